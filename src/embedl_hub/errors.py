@@ -1,0 +1,170 @@
+"""Every error the hub raises for something a user can act on.
+
+HubError
+├─ ConfigError (ValueError)          a setting, a name or a value given by the user is wrong
+├─ DeviceError                       something between us and a board
+│  ├─ ConnectError                   no connection: host, key, network
+│  ├─ CommandError                   a command ended with a code, a signal or its time limit
+│  ├─ TransferError                  a file did not arrive, or was refused
+│  └─ LeaseError                     the board is in use, or our lease on it was lost
+├─ ComponentError
+│  ├─ SignatureError (TypeError)     a component or provider is declared wrongly
+│  ├─ NoProviderError                nobody can carry out this step here
+│  ├─ OutputError                    a result lacks a field
+│  └─ CompileError ProfileError InvokeError    a step failed
+└─ TrackingError                     the store or the current run
+
+Anything else that escapes is a bug of ours and keeps its traceback.
+"""
+
+import signal
+from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "CommandError",
+    "CompileError",
+    "ComponentError",
+    "ConfigError",
+    "ConnectError",
+    "DeviceError",
+    "HubError",
+    "InvokeError",
+    "LeaseError",
+    "NoProviderError",
+    "OutputError",
+    "ProfileError",
+    "SignatureError",
+    "TrackingError",
+    "TransferError",
+    "known",
+]
+
+_TAIL_CHARACTERS = 2000
+
+
+def known(names: Iterable[object]) -> str:
+    """List names for a message: sorted, quoted, or the word "none"."""
+    return ", ".join(sorted(repr(str(name)) for name in names)) or "none"
+
+
+class HubError(Exception):
+    """Root of everything a user can act on."""
+
+
+class ConfigError(HubError, ValueError):
+    """A setting, a name or a value given by the user is wrong."""
+
+
+class DeviceError(HubError):
+    """Something between this machine and a board went wrong."""
+
+
+class ConnectError(DeviceError):
+    """No connection to the board could be made, or it was lost."""
+
+
+class TransferError(DeviceError):
+    """A file or folder did not arrive whole, or was refused."""
+
+
+class LeaseError(DeviceError):
+    """The board is in use by somebody else, or our lease on it was lost."""
+
+
+class CommandError(DeviceError):
+    """A command ended with a non-zero code, by a signal or at its time limit.
+
+    Attributes:
+        argv: The command as it was asked for.
+        exit_code: Its code, or None when it was stopped at its time limit.
+        stdout: What it printed, as far as it came.
+        stderr: What it complained about, as far as it came.
+        timeout_s: The limit that stopped it, if one did.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        exit_code: int | None,
+        stdout: str = "",
+        stderr: str = "",
+        *,
+        timeout_s: float | None = None,
+        place: str = "this machine",
+    ) -> None:
+        self.argv = list(argv)
+        self.exit_code = exit_code
+        self.stdout = stdout
+        self.stderr = stderr
+        self.timeout_s = timeout_s
+        self.place = place
+        super().__init__(self._text())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions rebuild themselves from args, which here hold only the finished text.
+        return (_rebuild_command_error, (self.__dict__.copy(),))
+
+    def _text(self) -> str:
+        lines = [f"Command {self._ending()} on {self.place}: {' '.join(map(repr, self.argv))}"]
+        for label, text in (("stderr", self.stderr), ("stdout", self.stdout)):
+            if text.strip():
+                lines.append(f"{label}: {text.strip()[-_TAIL_CHARACTERS:]}")
+        return "\n".join(lines)
+
+    def _ending(self) -> str:
+        if self.timeout_s is not None:
+            return f"was stopped at its time limit of {self.timeout_s:g} s (pass a larger timeout_s if it needs longer)"
+        if self.exit_code == 127:
+            return "was not found (exit code 127; is it installed there and on PATH?)"
+        if self.exit_code is not None and 128 < self.exit_code <= 128 + 64:
+            try:
+                name = signal.Signals(self.exit_code - 128).name
+            except ValueError:
+                name = f"signal {self.exit_code - 128}"
+            return f"ended by {name} (exit code {self.exit_code})"
+        return f"failed with exit code {self.exit_code}"
+
+
+def _rebuild_command_error(state: dict[str, object]) -> CommandError:
+    error = CommandError.__new__(CommandError)
+    error.__dict__.update(state)
+    error.args = (error._text(),)  # noqa: SLF001 - same class, same module
+    return error
+
+
+class ComponentError(HubError):
+    """A component is declared wrongly, or its step failed."""
+
+
+class SignatureError(ComponentError, TypeError):
+    """A component or provider is declared with the wrong parameters."""
+
+
+class NoProviderError(ComponentError):
+    """Nobody can carry out this step here.
+
+    Also the body of every component's ``run``: raised bare it marks what dispatch replaces.
+    """
+
+    def __init__(self, message: str = "This method is a declaration; dispatch to a provider takes its place.") -> None:
+        super().__init__(message)
+
+
+class OutputError(ComponentError):
+    """A result could not be built from what its run logged."""
+
+
+class CompileError(ComponentError):
+    """A model could not be compiled."""
+
+
+class ProfileError(ComponentError):
+    """A model could not be profiled."""
+
+
+class InvokeError(ComponentError):
+    """A model could not be invoked."""
+
+
+class TrackingError(HubError):
+    """The store cannot be used, or no run is active."""

@@ -1,0 +1,153 @@
+"""Artifacts on disk, once per content, linked into the folders of the runs that use them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedl_hub.errors import ConfigError, TrackingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a file or folder holds: one hash, a size, and for a folder its files."""
+
+    sha256: str
+    size_bytes: int
+    is_folder: bool = False
+    files: tuple[tuple[str, str, int], ...] = ()
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def walk_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a folder as (name inside it, path), sorted; links are followed once."""
+    seen = {folder.resolve()}
+
+    def walk(current: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+        for entry in sorted(os.scandir(current), key=lambda item: item.name):
+            path, name = Path(entry.path), f"{prefix}{entry.name}"
+            mode = entry.stat().st_mode
+            if stat.S_ISDIR(mode):
+                if (real := path.resolve()) in seen:
+                    raise ConfigError(f"{path} is a link back to {real}; a folder that contains itself has no end.")
+                seen.add(real)
+                yield from walk(path, f"{name}/")
+            elif stat.S_ISREG(mode):
+                yield name, path
+            else:
+                raise ConfigError(f"{path} is neither a file nor a folder and cannot be stored or sent.")
+
+    yield from walk(folder, "")
+
+
+def folder_content(files: tuple[tuple[str, str, int], ...]) -> Content:
+    """Return the content of a folder from its files: (name, sha256, size), sorted by name."""
+    listing = json.dumps(files, ensure_ascii=False, separators=(",", ":"))
+    digest = hashlib.sha256(listing.encode("utf-8", "surrogatepass")).hexdigest()
+    return Content(digest, sum(size for _, _, size in files), is_folder=True, files=files)
+
+
+def describe(path: Path) -> Content:
+    """Return the content of a file or folder without storing it."""
+    if path.is_dir():
+        files = tuple((name, hash_file(file), file.stat().st_size) for name, file in walk_files(path))
+        return folder_content(files)
+    if path.is_file():
+        return Content(hash_file(path), path.stat().st_size)
+    raise ConfigError(f"{path} is neither a file nor a folder; there is nothing to log.")
+
+
+class Blobs:
+    """The content store: ``<root>/<first two digits>/<sha256>``, every file read-only."""
+
+    def __init__(self, root: Path, *, durable: bool) -> None:
+        self._root = root
+        self._durable = durable
+
+    def path_of(self, sha256: str) -> Path:
+        """Return where a content is, or would be."""
+        return self._root / sha256[:2] / sha256
+
+    def add(self, path: Path, target: Path) -> Content:
+        """Store a file or folder and make it appear at ``target``, which must not exist."""
+        if path.is_dir():
+            files = []
+            for name, file in walk_files(path):
+                content = self._add_file(file)
+                self._link(content.sha256, target / name)
+                files.append((name, content.sha256, content.size_bytes))
+            target.mkdir(parents=True, exist_ok=True)
+            return folder_content(tuple(files))
+        if path.is_file():
+            content = self._add_file(path)
+            self._link(content.sha256, target)
+            return content
+        raise ConfigError(f"{path} is neither a file nor a folder; there is nothing to log.")
+
+    def adopt(self, path: Path) -> None:
+        """Take a file of a run folder that came from elsewhere into the store."""
+        self._add_file(path)
+
+    def replace_by_link(self, path: Path, sha256: str) -> None:
+        """Turn a file whose content is stored into a link to it."""
+        temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}")
+        try:
+            os.link(self.path_of(sha256), temporary)
+            temporary.replace(path)
+        except OSError:
+            # No links on this file system: the second copy stays, nothing is lost.
+            temporary.unlink(missing_ok=True)
+
+    def _add_file(self, path: Path) -> Content:
+        before = hash_file(path)
+        if (blob := self.path_of(before)).exists():
+            return Content(before, blob.stat().st_size)
+        return self._copy_in(path)
+
+    def _copy_in(self, path: Path) -> Content:
+        """Copy and hash in one pass, so that a file that changes meanwhile is stored under its true hash."""
+        self._root.mkdir(parents=True, exist_ok=True)
+        temporary = self._root / f"incoming-{secrets.token_hex(8)}"
+        digest, size = hashlib.sha256(), 0
+        try:
+            with path.open("rb") as source, temporary.open("xb") as copy:
+                while chunk := source.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    copy.write(chunk)
+                    size += len(chunk)
+                if self._durable:
+                    copy.flush()
+                    os.fsync(copy.fileno())
+            temporary.chmod(0o444)
+            blob = self.path_of(digest.hexdigest())
+            blob.parent.mkdir(exist_ok=True)
+            temporary.replace(blob)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise TrackingError(f"{path} could not be stored in {self._root}: {error}.") from error
+        return Content(digest.hexdigest(), size)
+
+    def _link(self, sha256: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(self.path_of(sha256), target)
+        except OSError:
+            # Links can be impossible (file system) or used up (65,000 on ext4): copy instead.
+            shutil.copyfile(self.path_of(sha256), target)

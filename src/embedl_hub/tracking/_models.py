@@ -1,0 +1,148 @@
+"""What a run is made of. Frozen: a change is a new value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+
+from embedl_hub.errors import TrackingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from embedl_hub.paths import RemotePath
+
+Value: TypeAlias = str | int | float | bool | list["Value"] | dict[str, "Value"] | None
+
+
+class RunType(StrEnum):
+    """What a run does. Components use the first three, the rest are for tracking."""
+
+    COMPILE = "COMPILE"
+    PROFILE = "PROFILE"
+    INFERENCE = "INFERENCE"
+    EVAL = "EVAL"
+    GRAPH = "GRAPH"
+    CUSTOM = "CUSTOM"
+
+
+class RunStatus(StrEnum):
+    """Where a run stands."""
+
+    SCHEDULED = "SCHEDULED"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    KILLED = "KILLED"
+
+
+@dataclass(frozen=True)
+class LoggedParam:
+    """A parameter of a run."""
+
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True)
+class LoggedMetric:
+    """A measured number of a run; several with one name form a series by step."""
+
+    name: str
+    value: float
+    step: int | None = None
+    time_ms: int = 0
+
+
+class ArtifactCarrier(Protocol):
+    """Whoever can bring an artifact somewhere: a context."""
+
+    def bring_here(self, artifact: LoggedArtifact) -> Path:
+        """Return a path on this machine that holds the artifact."""
+        ...
+
+    def send_to(self, artifact: LoggedArtifact, device_name: str) -> RemotePath:
+        """Return a path on the device that holds the artifact."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoggedArtifact:
+    """A file or folder that a run read or wrote, known by its content.
+
+    Attributes:
+        name: What the run calls it: ``input``, ``path``, ``output_file`` or any other name.
+        file_name: The name of the file or folder itself.
+        size_bytes: Its size; of a folder, of all files in it.
+        sha256: The hash of its content; of a folder, of its sorted listing of names and hashes.
+        is_folder: Whether it is a folder.
+        run_id: The run that logged it.
+    """
+
+    name: str
+    file_name: str
+    size_bytes: int
+    sha256: str
+    is_folder: bool = False
+    run_id: str = ""
+    local_path: Path | None = field(default=None, compare=False)
+    remote_paths: Mapping[str, RemotePath] = field(default_factory=dict, compare=False)
+
+    def to_local(self, ctx: ArtifactCarrier) -> Self:
+        """Make sure the content is on this machine; bytes move only if they are not here."""
+        return replace(self, local_path=ctx.bring_here(self))
+
+    def to_remote(self, ctx: ArtifactCarrier, *, device_name: str) -> Self:
+        """Make sure the content is on the device; bytes move only if they are not there."""
+        places = {**self.remote_paths, device_name: ctx.send_to(self, device_name)}
+        return replace(self, remote_paths=places)
+
+    def local(self) -> Path:
+        """Return the path on this machine."""
+        if self.local_path is None:
+            raise TrackingError(
+                f"Artifact {self.name!r} ({self.file_name}) is not known to be on this machine; "
+                "call .to_local(ctx).local()."
+            )
+        return self.local_path
+
+    def remote(self, device_name: str | None = None) -> RemotePath:
+        """Return the path on the device it was sent to; name the device if it went to several."""
+        if device_name is None and len(self.remote_paths) == 1:
+            return next(iter(self.remote_paths.values()))
+        if device_name is None or device_name not in self.remote_paths:
+            places = ", ".join(sorted(self.remote_paths)) or "no device"
+            raise TrackingError(
+                f"Artifact {self.name!r} ({self.file_name}) is on {places}; "
+                f"call .to_remote(ctx, device_name={device_name!r}).remote()."
+            )
+        return self.remote_paths[device_name]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One recorded execution, as the store knows it."""
+
+    id: str
+    project: str
+    type: str
+    name: str
+    status: RunStatus
+    started_ms: int
+    ended_ms: int | None = None
+    parent_id: str | None = None
+    component: str | None = None
+    provider: str | None = None
+    device: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    params: Mapping[str, LoggedParam] = field(default_factory=dict)
+    metrics: tuple[LoggedMetric, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    artifacts: Mapping[str, LoggedArtifact] = field(default_factory=dict)
+
+    def metric(self, name: str) -> LoggedMetric | None:
+        """Return the last value logged under a name, or None."""
+        return next((metric for metric in reversed(self.metrics) if metric.name == name), None)

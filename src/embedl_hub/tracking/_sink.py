@@ -1,0 +1,187 @@
+"""Where a run's records go: a store on this machine, or nowhere but memory.
+
+A sink serves one run. It is told each record once, in order, and is the only thing that touches the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Protocol
+
+from embedl_hub.tracking._blobs import Content, describe
+from embedl_hub.tracking._journal import MANIFEST_NAME, Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from embedl_hub.tracking._journal import Record
+    from embedl_hub.tracking._store import Store
+
+_FLUSH_EVERY_S = 0.25
+_FLUSH_AT_RECORDS = 500
+
+
+class Sink(Protocol):
+    """What a run needs from the place that keeps it."""
+
+    def write(self, record: Record) -> None:
+        """Keep a record; when this returns it is acknowledged."""
+        ...
+
+    def keep(self, path: Path, name: str, file_name: str) -> tuple[Content, Path]:
+        """Keep a file or folder and return its content and where it is from now on."""
+        ...
+
+    def work_dir(self) -> Path:
+        """Return the run's scratch folder, made on first use."""
+        ...
+
+    def close(self) -> None:
+        """End the run's stay; everything acknowledged is findable afterwards."""
+        ...
+
+
+class Indexer:
+    """Brings acknowledged records into the index in batches, for all runs of a client at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pending: dict[str, list[Record]] = defaultdict(list)
+        self._count = 0
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._something = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def add(self, run_id: str, record: Record) -> None:
+        """Queue a record that its manifest already holds."""
+        with self._lock:
+            self._pending[run_id].append(record)
+            self._count += 1
+            count = self._count
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="edgeproof-index", daemon=True)
+                self._thread.start()
+        if count == 1:
+            self._something.set()
+        elif count >= _FLUSH_AT_RECORDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Bring everything queued into the index now."""
+        with self._flushing:
+            with self._lock:
+                batch, self._pending = self._pending, defaultdict(list)
+                self._count = 0
+            if not batch:
+                return
+            try:
+                self._store.apply(batch)
+            except BaseException:
+                # The manifests have it all; queue it again in front, so that the next flush repeats it.
+                with self._lock:
+                    for run_id, records in batch.items():
+                        self._pending[run_id][:0] = records
+                        self._count += len(records)
+                raise
+
+    def close(self) -> None:
+        """Flush and stop."""
+        self._stop.set()
+        self._something.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.flush()
+
+    def _work(self) -> None:
+        from embedl_hub.errors import TrackingError  # noqa: PLC0415 - only the thread needs it
+
+        while not self._stop.is_set():
+            self._something.wait()
+            self._something.clear()
+            if self._stop.wait(_FLUSH_EVERY_S):
+                return
+            try:
+                self.flush()
+            except TrackingError:
+                # Nobody is here to hear it; the flush at the end of the run raises it where it can be acted on.
+                self._something.set()
+
+
+class StoreSink:
+    """A run in a store: its manifest first, then the index."""
+
+    def __init__(self, store: Store, indexer: Indexer, run_id: str) -> None:
+        self._store = store
+        self._indexer = indexer
+        self._run_id = run_id
+        self._folder = store.run_dir(run_id)
+        self._folder.mkdir(parents=True)
+        self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable)
+        self._linkable: list[tuple[Path, tuple[int, int, int], str]] = []
+
+    def write(self, record: Record) -> None:
+        self._journal.append(record)
+        if record["kind"] == "start":
+            # The row must be there before anybody can rely on the run: recovery starts from rows.
+            self._journal.sync()
+            self._store.apply({self._run_id: [record]})
+        else:
+            self._indexer.add(self._run_id, record)
+
+    def keep(self, path: Path, name: str, file_name: str) -> tuple[Content, Path]:
+        target = self._store.artifact_path(self._run_id, name, file_name)
+        before = _signature(path)
+        content = self._store.blobs.add(path, target)
+        if before is not None and path.is_relative_to(self._folder / "work"):
+            self._linkable.append((path, before, content.sha256))
+        return content, target
+
+    def work_dir(self) -> Path:
+        folder = self._folder / "work"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def close(self) -> None:
+        for path, before, sha256 in self._linkable:
+            # Logged and untouched since: one copy on disk is enough.
+            if _signature(path) == before:
+                self._store.blobs.replace_by_link(path, sha256)
+        self._journal.sync()
+        try:
+            self._indexer.flush()
+        finally:
+            self._journal.close()
+
+
+class MemorySink:
+    """A run that leaves nothing behind but, until its client closes, the files it wrote."""
+
+    def __init__(self, make_folder: Callable[[], Path]) -> None:
+        self._make_folder = make_folder
+        self._folder: Path | None = None
+
+    def write(self, record: Record) -> None:
+        pass
+
+    def keep(self, path: Path, name: str, file_name: str) -> tuple[Content, Path]:  # noqa: ARG002 - the seam's signature
+        return describe(path), path.absolute()
+
+    def work_dir(self) -> Path:
+        if self._folder is None:
+            self._folder = self._make_folder()
+        return self._folder
+
+    def close(self) -> None:
+        pass
+
+
+def _signature(path: Path) -> tuple[int, int, int] | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns) if path.is_file() else None

@@ -1,0 +1,68 @@
+"""Make .venv match requirements/<name>.txt, then run a command in it.
+
+Standard library only: it runs before anything is installed.
+"""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+NEEDED = (3, 11)
+
+
+def fingerprint(name: str) -> str:
+    """Hash everything that decides what must be installed."""
+    digest = hashlib.sha256(sys.version.encode())
+    for path in [*sorted(ROOT.glob("requirements/*.txt")), *sorted(ROOT.glob("dists/*/pyproject.toml"))]:
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    digest.update(name.encode())
+    return digest.hexdigest()
+
+
+def prepare(name: str) -> None:
+    """Create or update .venv unless its stamp already matches."""
+    stamp = VENV / f"stamp-{name}"
+    wanted = fingerprint(name)
+    VENV.mkdir(exist_ok=True)
+    with (VENV / "lock").open("w") as lock:
+        # Two commands started at once must not install into one environment together.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.exists() and stamp.read_text() == wanted:
+            return
+        sys.stderr.write(f"Setting up .venv from requirements/{name}.txt ...\n")
+        if not (VENV / "bin" / "python").exists():
+            venv.create(VENV, with_pip=True)
+        subprocess.run(
+            [
+                str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet",
+                "--disable-pip-version-check", "--requirement", f"requirements/{name}.txt",
+            ],
+            cwd=ROOT,
+            check=True,
+        )  # fmt: skip
+        stamp.write_text(wanted)
+
+
+def main() -> None:
+    """Run ``bootstrap.py <requirements name> <command> [argument ...]``."""
+    if sys.version_info < NEEDED:
+        sys.exit(f"Edgeproof needs Python {NEEDED[0]}.{NEEDED[1]} or newer, this is {sys.version.split()[0]}.")
+    name, *command = sys.argv[1:]
+    try:
+        prepare(name)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"Installing requirements/{name}.txt failed (pip exit code {error.returncode}); see above.")
+    environment = dict(os.environ, PATH=f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
+    environment["VIRTUAL_ENV"] = str(VENV)
+    environment.pop("PYTHONHOME", None)
+    os.execvpe(str(VENV / "bin" / command[0]), command, environment)
+
+
+if __name__ == "__main__":
+    main()
