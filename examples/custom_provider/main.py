@@ -31,6 +31,7 @@ from embedl_hub.core.device import (
     SSHConfig,
 )
 from embedl_hub.core.profile import ONNXRuntimeProfiler, ONNXRuntimeProfilingResult
+from embedl_hub.errors import HubError
 
 BACKEND = Path(__file__).with_name("my_backend.py")
 
@@ -187,8 +188,11 @@ def main() -> None:
         device = get_my_device(host, user or None, port=int(port) if port else None, config=config)
     else:
         device = get_device_on(LocalCommandRunner(), name="main", config=config)
-    install_backend(device, where)
-    run_all(model, device, home=folder)
+    try:
+        install_backend(device, where)
+        run_all(model, device, home=folder)
+    except HubError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

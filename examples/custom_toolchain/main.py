@@ -26,7 +26,7 @@ from embedl_hub.core.component import (
     RunType,
 )
 from embedl_hub.core.device import Device, DeviceSpec, SSHCommandRunner, SSHConfig
-from embedl_hub.errors import CompileError, ProfileError
+from embedl_hub.errors import CompileError, HubError, ProfileError
 
 # 1. What the steps give back. Fields are filled by name from what a run logged.
 
@@ -187,6 +187,7 @@ def run_all(model_path: Path, devices: list[Device], home: Path | None = None) -
         print(f"{model_path.name}: {compiled.input.size_bytes} -> {compiled.path.size_bytes} bytes on {place}")
         print(f"unpacks in {profile.latency:.3f} ms (median of 20) to {profile.memory_mb:.2f} MB")
         print(f"runs stored in {ctx.home}")
+        print(f"see them with: embedl-hub run list --home {ctx.home}")
         print(f"compiled model: {compiled.path.local()}")
     return profile
 
@@ -203,8 +204,10 @@ def main() -> None:
     """Run the example here, or on the board named on the command line."""
     folder = Path(".embedl")
     folder.mkdir(exist_ok=True)
-    run_all(make_model(folder), [get_board(address) for address in sys.argv[1:2]], home=folder)
-    print("see them with: ./run run list")
+    try:
+        run_all(make_model(folder), [get_board(address) for address in sys.argv[1:2]], home=folder)
+    except HubError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
