@@ -41,7 +41,8 @@ def carry_out(plan: Plan, *, verify: bool, tolerance: float, converted: Network 
         converted: A network on which all conversions are done already; used when none is off and nothing is proved.
     """
     conversions = [step for step in plan.steps if step.phase is Phase.CONVERSION]
-    if converted is not None and not verify and all(step.enabled for step in conversions):
+    proving = verify and plan.tracing.network.example is not None
+    if converted is not None and not proving and all(step.enabled for step in conversions):
         outcome = Outcome(converted, [Done(step, None) for step in conversions])
         rest: Sequence[Step] = [step for step in plan.steps if step.phase is not Phase.CONVERSION]
     else:
@@ -84,16 +85,17 @@ def _ready(outcome: Outcome, matcher: Matcher, steps: list[Step]) -> Iterator[tu
             continue
         missing = [number for number in step.needs if number not in finished]
         anchor = nodes.get(step.anchor)
-        found = None
+        found = refusal = None
         if anchor is not None and not missing:
             candidates = (one for one in matcher.find_at(network, anchor) if one.pattern is step.pattern)
             found = next((one for one in candidates if _same(one, step)), None)
+            refusal = matcher.judge(network, found) if found is not None else None
         if missing:
             reason = f"it needs step {missing[0]}, which was not done"
         elif found is None:
             reason = "the graph is no longer as planned here"
-        elif found.refusal is not None:
-            reason = found.refusal.reason
+        elif refusal is not None:
+            reason = refusal.reason
         else:
             yield step, found
             continue

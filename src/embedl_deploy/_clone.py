@@ -5,10 +5,13 @@ Parameters and buffers are the same tensors, except statistics that a forward pa
 """
 
 import types
+from collections import OrderedDict
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _STATISTICS = (nn.modules.batchnorm._NormBase,)
 
 
@@ -28,13 +31,18 @@ def clone_modules(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
 def _fill(module: nn.Module, twins: Mapping[int, nn.Module]) -> None:
     """Give a twin its own dictionaries, pointing at other twins."""
-    twin = twins[id(module)]
-    for name, value in module.__dict__.items():
-        if name == "_buffers":
-            copied = isinstance(module, _STATISTICS)
-            twin.__dict__[name] = {k: v.clone() if copied and v is not None else v for k, v in value.items()}
-        else:
-            twin.__dict__[name] = _mirror(value, twins)
+    state = module.__dict__.copy()
+    for name, value in state.items():
+        kind = type(value)
+        if kind is OrderedDict:
+            state[name] = value.copy()  # hooks
+        elif kind is dict and not value:
+            state[name] = {}
+        elif kind not in _PLAIN and not (kind is tuple and all(type(one) in _PLAIN for one in value)):
+            state[name] = _mirror(value, twins)
+    if isinstance(module, _STATISTICS):
+        state["_buffers"] = {name: None if one is None else one.clone() for name, one in module._buffers.items()}
+    twins[id(module)].__dict__.update(state)
 
 
 def _mirror(value: object, twins: Mapping[int, nn.Module]) -> object:
@@ -45,8 +53,6 @@ def _mirror(value: object, twins: Mapping[int, nn.Module]) -> object:
         return types.MethodType(value.__func__, twins[id(value.__self__)])
     if type(value) is dict:
         return {key: _mirror(one, twins) for key, one in value.items()}
-    if type(value) is list:
-        return [_mirror(one, twins) for one in value]
-    if type(value) is tuple:
-        return tuple(_mirror(one, twins) for one in value)
-    return value.copy() if isinstance(value, dict) else value
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(_mirror(one, twins) for one in value)
+    return value

@@ -4,8 +4,9 @@ Modules of torch.nn are one step each, composites such as Sequential and Transfo
 An input that has a default and was not given keeps its default, instead of becoming an input that is never None.
 """
 
+import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +66,18 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self.entered: list[str] = []
         self.mode_readers: list[str] = []
+        self._leaves: dict[nn.Module, bool] = {}
         self._opaque = {model.get_submodule(place) for place in opaque}
         self._inputs = _inputs(model, example)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Say whether a module is one step."""
+        """Say whether a module is one step; asked several times for each, so remembered."""
+        known = self._leaves.get(m)
+        if known is None:
+            known = self._leaves[m] = self._is_leaf(m, module_qualified_name)
+        return known
+
+    def _is_leaf(self, m: nn.Module, module_qualified_name: str) -> bool:
         if m in self._opaque or m.__module__.startswith("embedl_deploy.nn") or "parametrizations" in m._modules:
             return True
         if isinstance(m, nn.MultiheadAttention):
@@ -133,7 +141,12 @@ def _inputs(model: nn.Module, example: Example | None) -> Mapping[str, _Input]:
 
 def _reads_mode(module: nn.Module) -> bool:
     """Say whether a module's own forward looks at ``self.training``."""
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return _type_reads_mode(type(module).forward)
+
+
+@functools.cache
+def _type_reads_mode(forward: Callable[..., Any]) -> bool:
+    code = getattr(inspect.unwrap(forward), "__code__", None)
     return code is not None and "training" in code.co_names
 
 

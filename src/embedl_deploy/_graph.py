@@ -5,7 +5,7 @@ The only file that edits graph nodes. Nothing here decides what to rewrite.
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,7 @@ class Network(View):
     _writers: dict[fx.Node, list[fx.Node]] | None = None
     _calls: Counter[str] | None = None
     _replaced: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    _traced: dict[Hashable, fx.Graph] = field(default_factory=dict)
 
     def module_of(self, node: fx.Node) -> nn.Module | None:
         """Return the module a node calls."""
@@ -98,7 +99,7 @@ class Network(View):
         """Run the example inputs in eval mode."""
         assert self.example is not None
         inputs = bind(self.graph, self.example.args, self.example.kwargs)
-        with evaluating(self.modules.values()), self.example.clock:
+        with self.example.clock, evaluating(self.modules.values()):
             return run_graph(self.graph, self.modules, self.tensors, inputs, visit)
 
     def sharers_of(self, node: fx.Node) -> tuple[str, ...]:
@@ -200,7 +201,7 @@ class Network(View):
         if isinstance(replacement, PassThrough):
             self._hand_over(match.output, inputs[replacement.position])
         elif isinstance(replacement, Expand):
-            self._expand(match, replacement.select(inputs), replacement.module, marks)
+            self._expand(match, replacement.select(inputs), replacement, marks)
         else:
             call = replacement if isinstance(replacement, Call) else Call(replacement)
             self._call(match, call.select(inputs), call.module, marks)
@@ -234,10 +235,21 @@ class Network(View):
             number += 1
         return f"{base}_{number}"
 
-    def _expand(self, match: Match, inputs: tuple[Any, ...], module: nn.Module, marks: dict[str, Any]) -> None:
-        """Trace `module` and put its nodes in the place of the match."""
+    def _steps_of(self, expansion: Expand, inputs: tuple[Any, ...]) -> fx.Graph:
+        """Trace an expansion, once for all that have the same key."""
+        left_out = frozenset(at for at, value in enumerate(inputs) if value is None)
+        key = (type(expansion.module), expansion.key, len(inputs), left_out)
+        if expansion.key is None:
+            return InlineTracer(len(inputs), left_out).trace(expansion.module)
+        if key not in self._traced:
+            self._traced[key] = InlineTracer(len(inputs), left_out).trace(expansion.module)
+        return self._traced[key]
+
+    def _expand(self, match: Match, inputs: tuple[Any, ...], expansion: Expand, marks: dict[str, Any]) -> None:
+        """Put the steps of an expansion in the place of the match."""
         prefix = self._claim(match)
-        inner = InlineTracer(len(inputs), {at for at, value in enumerate(inputs) if value is None}).trace(module)
+        module = expansion.module
+        inner = self._steps_of(expansion, inputs)
         named = dict(module.named_modules(remove_duplicate=False))
         values: dict[fx.Node, fx.Node] = {}
         entering = (value for value in inputs if value is not None)
@@ -341,7 +353,7 @@ class InlineTracer(fx.Tracer):
     Arguments that are left out, and those after the last one given, keep their defaults.
     """
 
-    def __init__(self, given: int, left_out: set[int]) -> None:
+    def __init__(self, given: int, left_out: frozenset[int]) -> None:
         super().__init__()
         self._given = given
         self._left_out = left_out
@@ -362,11 +374,16 @@ class InlineTracer(fx.Tracer):
         return super().create_proxy(kind, target, args, kwargs, *rest, **named)
 
 
+def is_in_place(module: nn.Module | None) -> bool:
+    """Say whether a module changes its input; reads the dictionary, as asking a module for what it lacks is slow."""
+    return module is not None and module.__dict__.get("inplace") is True
+
+
 def writes(network: Network, node: fx.Node) -> bool:
     """Say whether a node may change a value it reads."""
     module = network.module_of(node)
     if module is not None:
-        return getattr(module, "inplace", False) or any(getattr(part, "inplace", False) for part in module.children())
+        return is_in_place(module) or any(is_in_place(part) for part in module.children())
     if node.op not in ("call_function", "call_method"):
         return False
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from types import MappingProxyType
+from typing import NamedTuple
 
 from torch import fx, nn
 
-from embedl_deploy._graph import Network
+from embedl_deploy._graph import Network, is_in_place
 from embedl_deploy.errors import PatternError
 from embedl_deploy.pattern import Chain, Fork, Kind, Match, Maybe, Op, Part, Pattern, Refusal, Repeat, Value
 
@@ -21,15 +22,13 @@ _LOSSY = "changes results; off unless allow_lossy=True"
 
 @dataclass(frozen=True)
 class Found:
-    """A tree that fits: a match, and the refusal when it must not be used."""
+    """A tree that fits; whether it may be used is asked of `Matcher.judge`, which costs more."""
 
     pattern: type[Pattern]
     match: Match
-    refusal: Refusal | None = None
 
 
-@dataclass(frozen=True)
-class _Partial:
+class _Partial(NamedTuple):
     """What a tree has collected so far, last node first."""
 
     ops: tuple[tuple[str, fx.Node], ...] = ()
@@ -57,31 +56,25 @@ class Matcher:
 
     def find(self, network: Network) -> Iterator[Found]:
         """Yield everything that fits, node by node."""
-        depths = _depths(network.graph)
+        walk = _Walk(network)
         for node in network.graph.nodes:
-            yield from self.find_at(network, node, depths)
+            yield from self.find_at(network, node, walk)
 
-    def find_at(self, network: Network, node: fx.Node, depths: dict[fx.Node, int] | None = None) -> Iterator[Found]:
+    def find_at(self, network: Network, node: fx.Node, walk: "_Walk | None" = None) -> Iterator[Found]:
         """Yield everything that fits with `node` as the last one."""
-        for kind in _kinds_of(network, node):
+        walk = walk or _Walk(network)
+        for kind in walk.kinds_of(node):
             for pattern, variant in self._filed.get(kind, ()):
-                walk = _Walk(network, depths)
                 seen = set()
                 for partial in walk.part(variant, node, _Partial()):
                     members = tuple(sorted(member.name for _, member in partial.ops))
                     if members not in seen:
                         seen.add(members)
-                        yield self._judge(network, pattern, node, partial)
+                        yield Found(pattern, _match(network, node, partial))
 
-    def _judge(self, network: Network, pattern: type[Pattern], output: fx.Node, partial: _Partial) -> Found:
-        """Decide whether a tree that fits may be used."""
-        match = Match(
-            ops=MappingProxyType(dict(partial.ops)),
-            inputs=tuple(node for _, node in partial.inputs),
-            names=MappingProxyType({name: at for at, (name, _) in enumerate(partial.inputs) if name}),
-            output=output,
-            view=network,
-        )
+    def judge(self, network: Network, found: Found) -> Refusal | None:
+        """Say why a tree that fits must not be used."""
+        pattern, match = found.pattern, found.match
         refusal = _structure(network, match) or _order(network, match)
         if refusal is None and pattern.lossy and not self.allow_lossy:
             refusal = Refusal(_LOSSY)
@@ -89,9 +82,18 @@ class Matcher:
             refusal = Refusal(_NO_SHAPES)
         if refusal is None:
             refusal = pattern().check(match)
-        if refusal is not None:
-            refusal = replace(refusal, pattern=pattern.__name__, place=match.place)
-        return Found(pattern, match, refusal)
+        return None if refusal is None else replace(refusal, pattern=pattern.__name__, place=match.place)
+
+
+def _match(network: Network, output: fx.Node, partial: _Partial) -> Match:
+    """Turn what a tree has collected into a match."""
+    return Match(
+        ops=MappingProxyType(dict(partial.ops)),
+        inputs=tuple(node for _, node in partial.inputs),
+        names=MappingProxyType({name: at for at, (name, _) in enumerate(partial.inputs) if name}),
+        output=output,
+        view=network,
+    )
 
 
 def _structure(network: Network, match: Match) -> Refusal | None:
@@ -103,7 +105,7 @@ def _structure(network: Network, match: Match) -> Refusal | None:
         module = network.module_of(node)
         if module is not None and (reason := _attachments(module)):
             return Refusal(f"'{network.place_of(node)}' {reason}")
-        if getattr(module, "inplace", False) and not any(used in members for used in node.all_input_nodes):
+        if is_in_place(module) and not any(used in members for used in node.all_input_nodes):
             others = [user for used in node.all_input_nodes for user in used.users if user is not node]
             if others:
                 return Refusal(
@@ -139,13 +141,21 @@ class _Walk:
     """Walks trees backwards over one network."""
 
     network: Network
-    depths: dict[fx.Node, int] | None
+    depths: dict[fx.Node, int] = field(default_factory=dict)
+    kinds: dict[fx.Node, tuple[Kind, ...]] = field(default_factory=dict)
+
+    def kinds_of(self, node: fx.Node) -> tuple[Kind, ...]:
+        """Return what an `Op` may call this node, looked up once."""
+        found = self.kinds.get(node)
+        if found is None:
+            found = self.kinds[node] = _kinds_of(self.network, node)
+        return found
 
     def part(self, part: Part, node: fx.Node, so_far: _Partial) -> Iterator[_Partial]:
         """Yield every way in which `part` ends at `node`."""
         if isinstance(part, Value):
             if all(node is not member for _, member in so_far.ops):
-                yield replace(so_far, inputs=(*so_far.inputs, (part.name, node)))
+                yield _Partial(so_far.ops, (*so_far.inputs, (part.name, node)))
         elif isinstance(part, Op):
             yield from self.chain((part,), node, so_far)
         elif isinstance(part, Fork):
@@ -163,22 +173,22 @@ class _Walk:
         assert isinstance(last, Op)
         if not self.fits(last, node) or any(node is member for _, member in so_far.ops):
             return
-        here = replace(so_far, ops=((last.name, node), *so_far.ops))
+        here = _Partial(((last.name, node), *so_far.ops), so_far.inputs)
         entering = node.all_input_nodes
         if not earlier:
-            yield replace(here, inputs=(*here.inputs, *(("", value) for value in entering)))
+            yield _Partial(here.ops, (*here.inputs, *(("", value) for value in entering)))
         elif entering:
             data = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else entering[0]
             sides = tuple(("", value) for value in entering if value is not data)
             for found in self.chain(earlier, data, here):
-                yield replace(found, inputs=(*found.inputs, *sides))
+                yield _Partial(found.ops, (*found.inputs, *sides))
 
     def fork(self, part: Fork, node: fx.Node, so_far: _Partial) -> Iterator[_Partial]:
         """Yield every way in which two branches meet at `node`."""
         operands = [value for value in node.args if isinstance(value, fx.Node)]
         if not self.fits(part.op, node) or len(operands) != 2:
             return
-        here = replace(so_far, ops=((part.op.name, node), *so_far.ops))
+        here = _Partial(((part.op.name, node), *so_far.ops), so_far.inputs)
         orders = [operands]
         if not part.ordered:
             orders.append(operands[::-1])
@@ -188,12 +198,14 @@ class _Walk:
                 yield from self.part(part.second, other, half)
 
     def depth(self, node: fx.Node) -> int:
-        """Return how many steps lead to a node at most; all equal when nobody counted."""
-        return (self.depths or {}).get(node, 0)
+        """Return how many steps lead to a node at most; counted for the whole graph when first asked."""
+        if not self.depths:
+            self.depths = _depths(self.network.graph)
+        return self.depths[node]
 
     def fits(self, op: Op, node: fx.Node) -> bool:
         """Say whether a node is of one of the op's kinds."""
-        return any(kind in op.kinds for kind in _kinds_of(self.network, node))
+        return not op.accepts.isdisjoint(self.kinds_of(node))
 
 
 def _kinds_of(network: Network, node: fx.Node) -> tuple[Kind, ...]:

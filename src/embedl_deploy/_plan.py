@@ -153,7 +153,7 @@ def draft(tracing: Tracing, patterns: Sequence[type[Pattern]], *, allow_lossy: b
     steps: list[Step] = []
     refusals = _convert(scratch, Matcher(_of(patterns, Phase.CONVERSION), allow_lossy=allow_lossy), steps)
     fusions = Matcher(_of(patterns, Phase.FUSION), allow_lossy=allow_lossy)
-    chosen, refused = choose(fusions.find(scratch), _position(patterns))
+    chosen, refused = choose(fusions, scratch, _position(patterns))
     makers = _makers(scratch)
     last = max((step.round for step in steps), default=0) + 1
     for found in chosen:
@@ -177,7 +177,7 @@ def _convert(network: Network, matcher: Matcher, steps: list[Step]) -> list[Refu
     order = _position(matcher.patterns)
     seen: dict[int, int] = {}
     for number in range(1, _MOST_ROUNDS + 1):
-        chosen, refused = choose(matcher.find(network), order)
+        chosen, refused = choose(matcher, network, order)
         if not chosen:
             return [refusal for _, refusal in refused]
         makers = _makers(network)
@@ -208,20 +208,14 @@ def _endless(steps: Sequence[Step], since: int) -> PlanError:
 
 
 def choose(
-    candidates: Iterable[Found], order: Callable[[Found], int]
+    matcher: Matcher, network: Network, order: Callable[[Found], int]
 ) -> tuple[list[Found], list[tuple[fx.Node, Refusal]]]:
     """Settle overlaps: the longest first, then by the order of the patterns, then by place.
 
     Two matches clash when they share a member, or when one reads a value that the other hides.
     """
-    fitting: list[Found] = []
     refused: list[tuple[fx.Node, Refusal]] = []
-    for found in candidates:
-        if found.refusal is None:
-            fitting.append(found)
-        else:
-            refused.append((found.match.output, found.refusal))
-    fitting.sort(key=lambda found: (-len(found.match.ops), order(found)))
+    fitting = sorted(matcher.find(network), key=lambda found: (-len(found.match.ops), order(found)))
     taken: dict[fx.Node, Found] = {}
     hidden: dict[fx.Node, Found] = {}
     read: dict[fx.Node, Found] = {}
@@ -233,9 +227,13 @@ def choose(
         rival = rival or next((hidden[node] for node in found.match.inputs if node in hidden), None)
         rival = rival or next((read[node] for node in inner if node in read), None)
         if rival is not None:
-            if not members <= set(rival.match.ops.values()) and found.pattern is not rival.pattern:
+            loses = not members <= set(rival.match.ops.values()) and found.pattern is not rival.pattern
+            if loses and matcher.judge(network, found) is None:
                 reason = f"'{rival.match.place}' went to {rival.pattern.__name__}"
                 refused.append((found.match.output, Refusal(reason, found.pattern.__name__, found.match.place)))
+            continue
+        if (refusal := matcher.judge(network, found)) is not None:
+            refused.append((found.match.output, refusal))
             continue
         taken.update(dict.fromkeys(members, found))
         hidden.update(dict.fromkeys(inner, found))

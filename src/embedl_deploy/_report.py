@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from torch import nn
@@ -38,8 +39,18 @@ class Report:
     proof: Proof | None
     left: dict[str, int]
     seconds: dict[str, float]
-    before: Drawing = field(repr=False)
-    after: Drawing = field(repr=False)
+    _networks: tuple[Network, Network] = field(repr=False, compare=False)
+
+    @cached_property
+    def before(self) -> Drawing:
+        """The graph as it was traced, drawn when first asked for."""
+        owner = {name: one.step.number for one in self.done for name in one.step.members}
+        return draw(self._networks[0], owner)
+
+    @cached_property
+    def after(self) -> Drawing:
+        """The graph as it is now, drawn when first asked for."""
+        return draw(self._networks[1], {})
 
     def counts(self) -> dict[str, int]:
         """Count the steps done by pattern."""
@@ -110,7 +121,6 @@ def make_report(
     seconds: dict[str, float],
 ) -> Report:
     """Gather the record of a transform."""
-    owner = {name: one.step.number for one in done for name in one.step.members}
     return Report(
         title=tracing.network.title,
         route=tracing.route,
@@ -120,8 +130,7 @@ def make_report(
         proof=proof,
         left=_left(network),
         seconds=seconds,
-        before=draw(tracing.network, owner),
-        after=draw(network, {}),
+        _networks=(tracing.network, network),
     )
 
 

@@ -17,7 +17,7 @@ This module matches nothing and edits nothing; it is the vocabulary.
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
@@ -112,11 +112,13 @@ class Op:
 
     kinds: tuple[Kind, ...]
     name: str
+    accepts: frozenset[Kind] = field(repr=False, compare=False)
 
     def __init__(self, *kinds: Kind, name: str = "") -> None:
         first = kinds[0] if kinds else "elementwise"
         default = first.rpartition(".")[2] if isinstance(first, str) else getattr(first, "__name__", "op")
         object.__setattr__(self, "kinds", kinds or ELEMENTWISE)
+        object.__setattr__(self, "accepts", frozenset(kinds or ELEMENTWISE))
         object.__setattr__(self, "name", name or default.lower())
 
 
@@ -302,7 +304,12 @@ class Expand(Call):
     """Put the module's own steps into the graph, so that other patterns can match them.
 
     Its forward must be traceable by torch.fx.
+
+    Attributes:
+        key: Modules of one type with equal keys have the same steps and are traced once; `None` traces each.
     """
+
+    key: Hashable = None
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,8 @@ class DecomposedAttention(nn.Module):
         self.k_proj: nn.Module | None = None
         self.v_proj: nn.Module | None = None
         weights, biases = _projections(source)
-        if distinct == 1 and source.in_proj_weight is not None:
+        self.packed = distinct == 1 and source.in_proj_weight is not None
+        if self.packed:
             self.in_proj = linear_of(source.in_proj_weight, source.in_proj_bias)
         else:
             self.q_proj, self.k_proj, self.v_proj = (
@@ -98,7 +99,9 @@ class DecomposedAttention(nn.Module):
         key = query if self.distinct == 1 else key
         value = key if self.distinct < 3 else value
         if self.in_proj is not None:
-            q, k, v = torch.chunk(self.in_proj(query), 3, -1)
+            # By position: unpacking a traced value makes torch.fx read bytecode, which is slow.
+            parts = torch.chunk(self.in_proj(query), 3, -1)
+            q, k, v = parts[0], parts[1], parts[2]
         else:
             assert self.q_proj is not None
             assert self.k_proj is not None
@@ -198,26 +201,25 @@ class WindowAttention(nn.Module):
     def forward(self, value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         """Attend within shifted windows of a (batch, height, width, channels) tensor."""
         (height, width), (tall, wide) = self.padded, self.window
-        rows, columns = height // tall, width // wide
+        rows, columns, channels = height // tall, width // wide, self.qkv.in_features
         below, right = height - self.size[0], width - self.size[1]
         if below or right:
             value = functional.pad(value, (0, 0, 0, right, 0, below))
         if any(self.shift):
             value = torch.roll(value, (-self.shift[0], -self.shift[1]), (1, 2))
-        value = torch.unflatten(torch.unflatten(value, 2, (columns, wide)), 1, (rows, tall))
-        value = torch.permute(value, (0, 1, 3, 2, 4, 5))
-        value = torch.flatten(torch.flatten(value, 3, 4), 1, 2)
-        packed = torch.unflatten(self.qkv(value), -1, (3, self.heads, -1))
-        q, k, v = torch.unbind(torch.permute(packed, (3, 0, 1, 4, 2, 5)), 0)
+        value = torch.permute(torch.reshape(value, (-1, rows, tall, columns, wide, channels)), (0, 1, 3, 2, 4, 5))
+        value = self.qkv(torch.reshape(value, (-1, rows * columns, tall * wide, channels)))
+        value = torch.reshape(value, (-1, rows * columns, tall * wide, 3, self.heads, channels // self.heads))
+        packed = torch.permute(value, (3, 0, 1, 4, 2, 5))
+        q, k, v = packed[0], packed[1], packed[2]
         if self.cosine:
             q = functional.normalize(q, dim=-1) * torch.exp(torch.clamp(self.logit_scale, max=_LARGEST_LOGIT))
             k = functional.normalize(k, dim=-1)
         mask = bias if self.mask is None else bias + self.mask
-        value = self.attention(q, k, v, mask)
-        value = self.proj(torch.flatten(torch.permute(value, (0, 1, 3, 2, 4)), -2))
-        value = torch.unflatten(torch.unflatten(value, 2, (tall, wide)), 1, (rows, columns))
-        value = torch.flatten(torch.permute(value, (0, 1, 3, 2, 4, 5)), 3, 4)
-        value = torch.flatten(value, 1, 2)
+        value = torch.permute(self.attention(q, k, v, mask), (0, 1, 3, 2, 4))
+        value = self.proj(torch.reshape(value, (-1, rows * columns, tall * wide, channels)))
+        value = torch.permute(torch.reshape(value, (-1, rows, columns, tall, wide, channels)), (0, 1, 3, 2, 4, 5))
+        value = torch.reshape(value, (-1, height, width, channels))
         if any(self.shift):
             value = torch.roll(value, (self.shift[0], self.shift[1]), (1, 2))
         if below or right:

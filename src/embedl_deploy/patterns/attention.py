@@ -104,7 +104,9 @@ class DecomposeMultiheadAttentionPattern(Pattern):
         places += [None] * (3 - distinct)
         if isinstance(mask, fx.Node):
             places.append(match.inputs.index(mask))
-        return Expand(steps, tuple(places))
+        return Expand(
+            steps, tuple(places), key=(distinct, kind, causal, module.batch_first, module.num_heads, steps.packed)
+        )
 
 
 class DecomposeWindowAttentionPattern(Pattern):
@@ -153,7 +155,9 @@ class DecomposeWindowAttentionPattern(Pattern):
             logit_scale=logit_scale,
         )
         places = tuple(match.inputs.index(role) for role in (value, bias))
-        return Expand(steps.train(bool(call.get("training", True))), places)
+        steps.train(bool(call.get("training", True)))
+        key = (steps.size, steps.window, steps.shift, steps.heads, steps.cosine, shape[3])
+        return Expand(steps, places, key)
 
 
 class AttentionPattern(Pattern):
