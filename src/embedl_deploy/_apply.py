@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from embedl_deploy._graph import Network
-from embedl_deploy._match import Found, Matcher
+from embedl_deploy._match import Found, Matcher, Walk
 from embedl_deploy._plan import Plan, Step
 from embedl_deploy._proof import Proof, prove
 from embedl_deploy.pattern import Phase, Refusal, Replacement
@@ -79,6 +79,7 @@ def _ready(outcome: Outcome, matcher: Matcher, steps: list[Step]) -> Iterator[tu
     """Yield the steps that can be done now; the others become refusals."""
     network = outcome.network
     nodes = {node.name: node for node in network.graph.nodes}
+    walk = Walk(network)
     finished = {done.step.number for done in outcome.done}
     for step in steps:
         if not step.enabled:
@@ -87,7 +88,7 @@ def _ready(outcome: Outcome, matcher: Matcher, steps: list[Step]) -> Iterator[tu
         anchor = nodes.get(step.anchor)
         found = refusal = None
         if anchor is not None and not missing:
-            candidates = (one for one in matcher.find_at(network, anchor) if one.pattern is step.pattern)
+            candidates = (one for one in matcher.find_at(network, anchor, walk) if one.pattern is step.pattern)
             found = next((one for one in candidates if _same(one, step)), None)
             refusal = matcher.judge(network, found) if found is not None else None
         if missing:

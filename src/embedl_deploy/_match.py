@@ -56,13 +56,13 @@ class Matcher:
 
     def find(self, network: Network) -> Iterator[Found]:
         """Yield everything that fits, node by node."""
-        walk = _Walk(network)
+        walk = Walk(network)
         for node in network.graph.nodes:
             yield from self.find_at(network, node, walk)
 
-    def find_at(self, network: Network, node: fx.Node, walk: "_Walk | None" = None) -> Iterator[Found]:
+    def find_at(self, network: Network, node: fx.Node, walk: "Walk | None" = None) -> Iterator[Found]:
         """Yield everything that fits with `node` as the last one."""
-        walk = walk or _Walk(network)
+        walk = walk or Walk(network)
         for kind in walk.kinds_of(node):
             for pattern, variant in self._filed.get(kind, ()):
                 seen = set()
@@ -137,8 +137,8 @@ def _attachments(module: nn.Module) -> str:
 
 
 @dataclass
-class _Walk:
-    """Walks trees backwards over one network."""
+class Walk:
+    """Walks trees backwards over one network, which must not change meanwhile; share one for many questions."""
 
     network: Network
     depths: dict[fx.Node, int] = field(default_factory=dict)

@@ -37,8 +37,9 @@ class Spelling:
     def bind(self, node: fx.Node) -> dict[str, Any] | None:
         """Return the arguments of a call by name, `None` when it is called in a way that is not listed."""
         args = list(node.args)
-        if self.star and len(args) > len(self.names) - 1 and not isinstance(args[len(self.names) - 1], list | tuple):
-            at = len(self.names) - 1
+        at = len(self.names) - 1
+        # A single value may be a whole shape (x.view(y.shape)), so only several, or a number, are written out.
+        if self.star and (len(args) > at + 1 or (len(args) == at + 1 and isinstance(args[at], int))):
             args = [*args[:at], tuple(args[at:])]
         if len(args) > len(self.names):
             return None

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from deploy_nets import ConvBNAct, Residual, image, kinds, warm
+from support.deploy_nets import ConvBNAct, Residual, image, kinds, warm
 from torch import nn
 
 from embedl_deploy import apply_plan, make_plan, transform

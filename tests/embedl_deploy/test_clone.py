@@ -1,7 +1,7 @@
 """A structural copy shares weights and nothing else."""
 
 import torch
-from deploy_nets import ConvBNAct, Residual, image
+from support.deploy_nets import ConvBNAct, Residual, image
 from torch import nn
 
 from embedl_deploy._clone import clone_module

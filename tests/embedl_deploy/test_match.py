@@ -1,11 +1,15 @@
 """Matching says why not: shared values, hooks, in-place neighbours, missing shapes."""
 
+import pytest
 import torch
-from deploy_nets import ConvBNAct, image, warm
+from support.deploy_nets import ConvBNAct, Residual, image, warm
 from torch import nn
 
-from embedl_deploy import make_plan, transform
+from embedl_deploy import _match, make_plan, transform
+from embedl_deploy._graph import Network
+from embedl_deploy.pattern import Kind
 from embedl_deploy.patterns import ConvBNPattern, ConvBNReLUPattern, RemoveIdentityAdaptiveAvgPoolPattern
+from embedl_deploy.tensorrt import TENSORRT_PATTERNS
 from embedl_deploy.testing import assert_same_outputs
 
 
@@ -85,26 +89,38 @@ def test_without_inputs_shapes_are_unknown() -> None:
     assert "needs example inputs to know shapes; call transform(model, args)" in plan.refusals[0].reason
 
 
-def test_matching_looks_at_a_few_nodes_per_node() -> None:
-    """Twice the nodes take about twice the look-ups, counted rather than timed."""
-    from embedl_deploy import _match  # noqa: PLC0415 (counted through the module it mirrors)
+def test_the_whole_graph_is_looked_at_a_fixed_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning and applying take time in proportion to the graph: counted, not timed."""
+    counts = {"depths": 0, "kinds": 0}
+    depths, kinds_of = _match._depths, _match._kinds_of
 
-    def count(depth: int) -> int:
-        calls = 0
-        plain = _match._kinds_of
+    def count_depths(graph: torch.fx.Graph) -> dict[torch.fx.Node, int]:
+        counts["depths"] += 1
+        return depths(graph)
 
-        def counted(network: object, node: torch.fx.Node) -> object:
-            nonlocal calls
-            calls += 1
-            return plain(network, node)  # type: ignore[arg-type]
+    def count_kinds(network: Network, node: torch.fx.Node) -> tuple[Kind, ...]:
+        counts["kinds"] += 1
+        return kinds_of(network, node)
 
-        _match._kinds_of = counted  # type: ignore[assignment]
-        try:
-            make_plan(
-                nn.Sequential(*(ConvBNAct(width=3) for _ in range(depth))), None, [ConvBNReLUPattern, ConvBNPattern]
-            )
-        finally:
-            _match._kinds_of = plain
-        return calls
+    monkeypatch.setattr(_match, "_depths", count_depths)
+    monkeypatch.setattr(_match, "_kinds_of", count_kinds)
+    seen = []
+    for blocks in (10, 20):
+        counts.update(depths=0, kinds=0)
+        model = nn.Sequential(*(Residual() if at == 0 else _Block() for at in range(blocks))).eval()
+        transform(model, None, TENSORRT_PATTERNS)
+        seen.append(dict(counts))
+    assert seen[0]["depths"] == seen[1]["depths"] <= 4
+    assert seen[1]["kinds"] <= 2.1 * seen[0]["kinds"]
 
-    assert count(40) <= 2.1 * count(20)
+
+class _Block(nn.Module):
+    """A residual block that can follow another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 1)
+        self.dropout = nn.Dropout()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(self.dropout(x)) + x)

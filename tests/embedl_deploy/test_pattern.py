@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from deploy_nets import ConvBNAct, Residual, image, kinds, warm
+from support.deploy_nets import ConvBNAct, Residual, image, kinds, warm
 from torch import nn
 
 from embedl_deploy import make_plan, transform

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from deploy_nets import ConvBNAct, Head, Residual, image, kinds, warm
+from support.deploy_nets import ConvBNAct, Head, Residual, image, kinds, warm
 from torch import nn
 
 from embedl_deploy import apply_plan, make_plan, transform

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from deploy_nets import image
+from support.deploy_nets import image
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -108,6 +108,14 @@ def test_numbers_are_not_tensors() -> None:
     """Sums and products of sizes stay as they are."""
     model = Written(lambda x, _: x.reshape(x.size(0) * x.size(1), x.shape[2] + 0, -1) * 2 + 1)
     assert lifted(trace(model, (image(),), None)) == []
+
+
+def test_a_reshape_to_another_value_s_shape_stays() -> None:
+    """A shape as a whole is no list of sizes."""
+    model = Written(lambda x, _: x.flatten(1).sin().view(x.shape))
+    tracing = trace(model, (image(),), None)
+    assert lifted(tracing) == ["Flatten"]
+    assert tracing.route == "fx"
 
 
 def test_batch_norm_as_a_function() -> None:

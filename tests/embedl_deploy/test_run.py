@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from deploy_nets import ConvBNAct, image
+from support.deploy_nets import ConvBNAct, image
 from torch import fx, nn
 
 from embedl_deploy._run import Clock, bind, evaluating, run_graph

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from deploy_nets import Branching, ConvBNAct, Functional, Head, Residual, WithBranch, image, kinds, warm
+from support.deploy_nets import Branching, ConvBNAct, Functional, Head, Residual, WithBranch, image, kinds, warm
 from torch import fx, nn
 from torch.nn import functional
 
