@@ -132,6 +132,10 @@ model = zoo.get_model(sys.argv[2], weights=None).eval()
 held = status("VmRSS") - before
 with torch.no_grad():
     model(torch.randn(1, 3, 224, 224))
+    gc.collect(); ctypes.CDLL("libc.so.6").malloc_trim(0)
+    reset()
+    model(torch.randn(1, 3, 224, 224))
+forward = status("VmHWM") - before
 gc.collect(); ctypes.CDLL("libc.so.6").malloc_trim(0)
 reset()
 result = transform(model, (torch.randn(1, 3, 224, 224),), TENSORRT_PATTERNS, verify=verify)
@@ -140,7 +144,7 @@ size = sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20
 theirs = {p.untyped_storage().data_ptr() for p in model.parameters()}
 ours = [p for p in result.model.parameters() if p.untyped_storage().data_ptr() not in theirs]
 new = sum(p.numel() * p.element_size() for p in ours)
-print(held, peak, size, new / 2**20)
+print(held, peak, size, new / 2**20, forward)
 """
 
 
@@ -177,16 +181,18 @@ def main() -> None:
     figures["memory"] = {}
     for name in [] if options.quick else ["resnet50", "vit_l_16"]:
         for mode in ("plain", "verify"):
-            held, peak, size, new = measured(MEMORY, str(ROOT / "tests"), name, mode)
+            held, peak, size, new, forward = measured(MEMORY, str(ROOT / "tests"), name, mode)
             figures["memory"][f"{name} {mode}"] = {
                 "model_mib": held,
                 "peak_mib": peak,
                 "ratio": peak / held,
                 "new_mib": new,
+                "forward_ratio": forward / held,
             }
             print(
-                f"{name}, {mode}: weights {size:.0f} MiB; peak {peak / held:.2f} × the model; new weights {new:.1f} MiB"
+                f"{name}, {mode}: weights {size:.0f} MiB, {new:.1f} MiB of them new; peak {peak / held:.2f} × the model"
             )
+            print(f"    (one forward pass of the model itself: {forward / held:.2f} ×)", flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 

@@ -42,6 +42,7 @@ def measure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | No
     return {
         "route": report.route,
         "error": report.proof.relative_error,
+        "range": report.proof.scale,
         "fault": report.proof.fault,
         "worst_step": worst,
         "conversions": len(report.done) - len(fusions),

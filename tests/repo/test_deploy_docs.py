@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from embedl_deploy.backend import reset_backends
+
 ROOT = Path(__file__).resolve().parents[2]
-HOW_TOS = ("add-a-pattern.md", "add-a-backend.md")
+HOW_TOS = ("transform-a-model.md", "add-a-pattern.md", "add-a-backend.md")
 PAGES = [*(ROOT / "docs" / "how-to" / name for name in HOW_TOS), *sorted(ROOT.glob("docs/*/deploy.md"))]
 
 
@@ -20,8 +22,11 @@ def test_every_block_runs(name: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) >= 3
     space: dict[str, object] = {"__name__": name}
-    for block in blocks:
-        exec(compile(block, name, "exec"), space)  # noqa: S102 (our own pages)
+    try:
+        for block in blocks:
+            exec(compile(block, name, "exec"), space)  # noqa: S102 (our own pages)
+    finally:
+        reset_backends()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

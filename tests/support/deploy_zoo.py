@@ -39,8 +39,34 @@ def torchvision_model(name: str, size: int | None = None) -> tuple[nn.Module, tu
         model = zoo.get_model(name, **settings)
     if size is None:
         size = 224 if any(part in name for part in _FIXED_SIZE) else _SIZES.get(name, 64)
+    stir(model)
     settle(model, torch.randn(2, 3, *[_TRAINED_AT.get(name, size)] * 2))
     return model.eval(), (torch.randn(1, 3, size, size),)
+
+
+def timm_model(name: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """Build one of timm's models with random weights, and an example input of its own size."""
+    import timm
+
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=10)
+    stir(model)
+    size = 224 if "vit_tiny" in name or "swin" in name else 64
+    settle(model, torch.randn(2, 3, size, size))
+    return model.eval(), (torch.randn(1, 3, size, size),)
+
+
+def stir(model: nn.Module) -> None:
+    """Give parameters that start at zero or next to it real values.
+
+    A classifier of zeros or a layer scale of 1e-6 makes outputs equal whatever happens before it.
+    """
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.abs().max() < 1e-3:
+                parameter.normal_(0, 0.05 if parameter.dim() > 1 else 0.2)
 
 
 def settle(model: nn.Module, batch: torch.Tensor) -> None:
@@ -59,6 +85,7 @@ def hugging_face(name: str) -> tuple[nn.Module, dict[str, Any]]:
     torch.manual_seed(0)
     build, kwargs = _BUILDERS[name](transformers)
     model: nn.Module = build()
+    stir(model)
     return model.eval(), kwargs
 
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from support.deploy_zoo import HUGGING_FACE, SEGMENTATION, classification_names, hugging_face, torchvision_model
+from support.deploy_zoo import (
+    HUGGING_FACE,
+    SEGMENTATION,
+    classification_names,
+    hugging_face,
+    timm_model,
+    torchvision_model,
+)
 from torch import nn
 
 from embedl_deploy import TransformResult, transform
@@ -32,6 +39,7 @@ def check(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None
     assert report.proof is not None
     assert not report.proof.fault
     assert report.proof.relative_error <= TOLERANCE
+    assert report.proof.scale > 1e-3, "a constant output proves nothing"
     assert all(done.proof is not None for done in report.done)
     weighted = set(report.left) & {"Conv1d", "Conv2d", "Conv3d", "Linear", "ConvTranspose2d", "LayerNorm"}
     assert not weighted, f"no fusion takes {weighted}"
@@ -91,6 +99,12 @@ def test_hugging_face(name: str) -> None:
     result = check(model, (), kwargs)
     assert result.report.route == "export"
     assert type(result.model(**kwargs)) is type(model(**kwargs))
+
+
+@pytest.mark.parametrize("name", ["efficientnet_b0", "mobilevit_xxs", "vit_tiny_patch16_224", "repvgg_a0"])
+def test_timm(name: str) -> None:
+    """Another library's spellings: its own batch norm with activation, control flow, stochastic depth."""
+    check(*timm_model(name))
 
 
 class UNet(nn.Module):
