@@ -154,7 +154,7 @@ def _board(ctx: HubContext, device: str | None, component: type) -> tuple[Device
 
 def install_backend(device: Device, folder: str) -> str:
     """Send the backend to the board and return its path there."""
-    assert device.runner is not None  # noqa: S101 - the devices above always have one
+    assert device.runner is not None
     path = f"{folder}/my_backend.py"
     device.runner.put(BACKEND, path)
     return path
