@@ -83,6 +83,7 @@ def _ready(outcome: Outcome, matcher: Matcher, steps: list[Step]) -> Iterator[tu
     finished = {done.step.number for done in outcome.done}
     for step in steps:
         if not step.enabled:
+            outcome.refusals.append(Refusal(f"step {step.number} was switched off", step.pattern.__name__, step.place))
             continue
         missing = [number for number in step.needs if number not in finished]
         anchor = nodes.get(step.anchor)

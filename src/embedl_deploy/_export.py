@@ -4,6 +4,8 @@ The batch is kept dynamic where the model allows it: the first dimension is left
 one is doubled for it, because torch.export settles a size of one for good.
 """
 
+import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator
@@ -83,7 +85,8 @@ def _export(model: nn.Module, example: Example, dynamic: Any) -> ExportedProgram
     if dynamic is not None:
         shapes = (*pytree.tree_map(dynamic, args), *pytree.tree_map(dynamic, kwargs).values())
     try:
-        with torch.enable_grad():
+        # torch prints whole graphs to stderr when it meets a branch on data; the reason is in its exception.
+        with torch.enable_grad(), contextlib.redirect_stderr(io.StringIO()):
             # With gradients off, nn.TransformerEncoderLayer is exported as one fused operator nobody can look into.
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as exc:

@@ -1,7 +1,7 @@
 """trace → recompose → plan → apply, in one call or in two."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from embedl_deploy._proof import Proof, compare
 from embedl_deploy._report import Report, make_report
 from embedl_deploy._run import evaluating
 from embedl_deploy._trace import Model, Tracing, trace
-from embedl_deploy.backend import get_backend
+from embedl_deploy.backend import Backend, get_backend
+from embedl_deploy.errors import PatternError
 from embedl_deploy.pattern import Pattern
 
 TOLERANCE = 1e-4
@@ -43,7 +44,7 @@ class TransformResult:
 def transform(
     model: Model,
     args: tuple[Any, ...] | None = None,
-    patterns: Sequence[type[Pattern]] | None = None,
+    patterns: Sequence[type[Pattern]] | Backend | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     allow_lossy: bool = False,
@@ -55,7 +56,7 @@ def transform(
         model: An `nn.Module`, an `fx.GraphModule`, an `ExportedProgram`, or the path of a ``.pt2`` file.
             It is never changed; the result shares its weights.
         args: Example inputs. Without them, patterns that need shapes refuse and nothing is proved.
-        patterns: Conversion and fusion patterns; the active backend's when `None`.
+        patterns: Conversion and fusion patterns, or a backend; the active backend's when `None`.
         kwargs: Example keyword inputs.
         allow_lossy: Also use patterns that change results.
         verify: Prove every rewrite, and the whole model, on the example inputs.
@@ -74,7 +75,7 @@ def transform(
 def make_plan(
     model: Model,
     args: tuple[Any, ...] | None = None,
-    patterns: Sequence[type[Pattern]] | None = None,
+    patterns: Sequence[type[Pattern]] | Backend | None = None,
     *,
     kwargs: Mapping[str, Any] | None = None,
     allow_lossy: bool = False,
@@ -91,13 +92,13 @@ def apply_plan(plan: Plan, *, verify: bool = True) -> TransformResult:
 def _draft(
     model: Model,
     args: tuple[Any, ...] | None,
-    patterns: Sequence[type[Pattern]] | None,
+    patterns: Sequence[type[Pattern]] | Backend | None,
     kwargs: Mapping[str, Any] | None,
     *,
     allow_lossy: bool,
 ) -> tuple[Draft, dict[str, float]]:
     """Trace and plan, keeping the time."""
-    chosen = get_backend().patterns if patterns is None else tuple(patterns)
+    chosen = _chosen(patterns)
     start = time.perf_counter_ns()
     tracing = trace(model, args, kwargs)
     traced, ran = time.perf_counter_ns(), _ran(tracing)
@@ -108,6 +109,20 @@ def _draft(
         "plan": (planned - traced) / 1e9 - (_ran(tracing) - ran),
     }
     return made, seconds
+
+
+def _chosen(patterns: object) -> tuple[type[Pattern], ...]:
+    """Return the patterns to use: the active backend's, a given backend's, or those of a list."""
+    if patterns is None:
+        return get_backend().patterns
+    if isinstance(patterns, Backend):
+        return patterns.patterns
+    if isinstance(patterns, str) or not isinstance(patterns, Iterable):
+        raise PatternError(
+            f"patterns is {patterns!r}; give a list of pattern classes or a Backend, or choose an installed backend "
+            "with set_backend(name) and leave patterns out."
+        )
+    return tuple(patterns)
 
 
 def _finish(plan: Plan, made: Draft | None, seconds: dict[str, float], *, verify: bool) -> TransformResult:

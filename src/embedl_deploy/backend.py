@@ -6,6 +6,7 @@ The active backend and the cache of what is installed are the only state, and `r
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 
 from embedl_deploy.errors import BackendSelectionError, PatternError, UnknownBackendError, known
@@ -126,11 +127,11 @@ def set_backend(name: str) -> None:
         if backend.name == name:
             _state.active = backend
             return
-    names = known(backend.name for backend in discover_backends())
-    raise UnknownBackendError(
-        f"no backend is called '{name}'; installed: {names}.{_losses()} "
-        f"Backends are packages: pip install edgeproof-deploy-tensorrt, for example."
-    )
+    installed = [backend.name for backend in discover_backends()]
+    hint = "Backends are packages: pip install edgeproof-deploy-tensorrt, for example."
+    if close := get_close_matches(str(name).lower(), installed, n=1):
+        hint = f"Did you mean '{close[0]}'?"
+    raise UnknownBackendError(f"no backend is called '{name}'; installed: {known(installed)}.{_losses()} {hint}")
 
 
 def get_backend() -> Backend:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 import torch
 from torch import nn
 
-from embedl_deploy.errors import PatternError
+from embedl_deploy.errors import PatternError, known
 
 if TYPE_CHECKING:
     from torch import fx
@@ -228,16 +228,25 @@ class Match:
         return name in self.ops
 
     def node(self, name: str) -> "fx.Node":
-        """Return the member with this name in the tree."""
+        """Return the member with this name in the tree.
+
+        Raises:
+            PatternError: The tree names no such member, or a `Maybe` left it out here.
+        """
+        if name not in self.ops:
+            raise PatternError(
+                f"this match at '{self.place}' has no member '{name}'; it has: {known(self.ops)}. "
+                f"A member that a Maybe may leave out is asked for with module_or_none('{name}')."
+            )
         return self.ops[name]
 
     def module(self, name: str) -> nn.Module:
         """Return the module of a member.
 
         Raises:
-            PatternError: The member calls a function, so there is no module.
+            PatternError: There is no such member, or it calls a function, so there is no module.
         """
-        found = self.view.module_of(self.ops[name])
+        found = self.view.module_of(self.node(name))
         if found is None:
             raise PatternError(
                 f"'{name}' is a call of a function at '{self.place}', not of a module; use node('{name}')."
@@ -250,15 +259,17 @@ class Match:
 
     def input(self, name: str) -> "fx.Node":
         """Return the input that the tree names with `Value`."""
+        if name not in self.names:
+            raise PatternError(f"the tree names no input '{name}'; it names: {known(self.names)}.")
         return self.inputs[self.names[name]]
 
     def shape(self, value: "str | fx.Node") -> Shape | None:
         """Return a shape for the example inputs: of a member's output by name, or of any node."""
-        return self.view.shape_of(self.ops[value] if isinstance(value, str) else value)
+        return self.view.shape_of(self.node(value) if isinstance(value, str) else value)
 
     def dtype(self, value: "str | fx.Node") -> torch.dtype | None:
         """Return an element type for the example inputs, of a member's output by name, or of any node."""
-        return self.view.dtype_of(self.ops[value] if isinstance(value, str) else value)
+        return self.view.dtype_of(self.node(value) if isinstance(value, str) else value)
 
     def sharers(self, name: str) -> tuple[str, ...]:
         """Return the places outside this match that read a parameter of this member."""
