@@ -1,6 +1,7 @@
 """Recording of runs: the client that writes, the store that keeps, the values that come back."""
 
-from embedl_hub.tracking._client import ActiveRun, Client, plain_value
+from embedl_hub.tracking._blobs import hash_file, walk_files
+from embedl_hub.tracking._client import ActiveRun, Client
 from embedl_hub.tracking._home import find_home
 from embedl_hub.tracking._models import (
     ArtifactCarrier,
@@ -14,6 +15,7 @@ from embedl_hub.tracking._models import (
 )
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._store import Store, reindex
+from embedl_hub.tracking._values import plain_value
 
 __all__ = [
     "ActiveRun",
@@ -29,6 +31,8 @@ __all__ = [
     "Store",
     "Value",
     "find_home",
+    "hash_file",
     "plain_value",
     "reindex",
+    "walk_files",
 ]

@@ -37,28 +37,30 @@ def hash_file(path: Path) -> str:
 
 
 def walk_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a folder as (name inside it, path), sorted; links are followed once."""
-    seen = {folder.resolve()}
+    """Yield the files of a folder as (name inside it, path), sorted; links are followed."""
 
-    def walk(current: Path, prefix: str) -> Iterator[tuple[str, Path]]:
+    def walk(current: Path, prefix: str, above: tuple[Path, ...]) -> Iterator[tuple[str, Path]]:
         for entry in sorted(os.scandir(current), key=lambda item: item.name):
             path, name = Path(entry.path), f"{prefix}{entry.name}"
-            mode = entry.stat().st_mode
+            try:
+                mode = entry.stat().st_mode
+            except OSError as error:
+                raise ConfigError(f"{path} leads nowhere ({error.strerror}); remove the link or mend it.") from error
             if stat.S_ISDIR(mode):
-                if (real := path.resolve()) in seen:
+                if (real := path.resolve()) in above:
                     raise ConfigError(f"{path} is a link back to {real}; a folder that contains itself has no end.")
-                seen.add(real)
-                yield from walk(path, f"{name}/")
+                yield from walk(path, f"{name}/", (*above, real))
             elif stat.S_ISREG(mode):
                 yield name, path
             else:
                 raise ConfigError(f"{path} is neither a file nor a folder and cannot be stored or sent.")
 
-    yield from walk(folder, "")
+    yield from walk(folder, "", (folder.resolve(),))
 
 
 def folder_content(files: tuple[tuple[str, str, int], ...]) -> Content:
-    """Return the content of a folder from its files: (name, sha256, size), sorted by name."""
+    """Return the content of a folder from its files: (name, sha256, size), in any order."""
+    files = tuple(sorted(files))
     listing = json.dumps(files, ensure_ascii=False, separators=(",", ":"))
     digest = hashlib.sha256(listing.encode("utf-8", "surrogatepass")).hexdigest()
     return Content(digest, sum(size for _, _, size in files), is_folder=True, files=files)
@@ -86,24 +88,24 @@ class Blobs:
         return self._root / sha256[:2] / sha256
 
     def add(self, path: Path, target: Path) -> Content:
-        """Store a file or folder and make it appear at ``target``, which must not exist."""
-        if path.is_dir():
-            files = []
-            for name, file in walk_files(path):
-                content = self._add_file(file)
-                self._link(content.sha256, target / name)
-                files.append((name, content.sha256, content.size_bytes))
-            target.mkdir(parents=True, exist_ok=True)
-            return folder_content(tuple(files))
-        if path.is_file():
-            content = self._add_file(path)
-            self._link(content.sha256, target)
-            return content
-        raise ConfigError(f"{path} is neither a file nor a folder; there is nothing to log.")
+        """Store a file or folder and make it appear at ``target``, in place of what an unfinished attempt left."""
+        if not path.is_dir() and not path.is_file():
+            raise ConfigError(f"{path} is neither a file nor a folder; there is nothing to log.")
+        if path.is_dir() and target.absolute().is_relative_to(path.resolve()):
+            raise ConfigError(f"{path} holds the store itself ({self._root.parent}); log the folders beside it.")
+        try:
+            # Never write over what stands there: it may be a link to a stored content.
+            _remove(target)
+            return self._add_folder(path, target) if path.is_dir() else self._add_file(path, target)
+        except OSError as error:
+            raise TrackingError(
+                f"{path} could not be stored in {self._root}: {error}. "
+                "Check that it can be read and that the store has space."
+            ) from error
 
     def adopt(self, path: Path) -> None:
-        """Take a file of a run folder that came from elsewhere into the store."""
-        self._add_file(path)
+        """Take a file of a run folder that came from elsewhere into the store, and keep it once."""
+        self.replace_by_link(path, self._store(path).sha256)
 
     def replace_by_link(self, path: Path, sha256: str) -> None:
         """Turn a file whose content is stored into a link to it."""
@@ -115,10 +117,29 @@ class Blobs:
             # No links on this file system: the second copy stays, nothing is lost.
             temporary.unlink(missing_ok=True)
 
-    def _add_file(self, path: Path) -> Content:
-        before = hash_file(path)
-        if (blob := self.path_of(before)).exists():
-            return Content(before, blob.stat().st_size)
+    def _add_folder(self, path: Path, target: Path) -> Content:
+        files = []
+        for name, file in walk_files(path):
+            content = self._add_file(file, target / name)
+            files.append((name, content.sha256, content.size_bytes))
+        target.mkdir(parents=True, exist_ok=True)
+        return folder_content(tuple(files))
+
+    def _add_file(self, path: Path, target: Path) -> Content:
+        content = self._store(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(self.path_of(content.sha256), target)
+        except OSError:
+            # Links can be impossible (file system) or used up (65,000 on ext4): copy instead.
+            shutil.copyfile(self.path_of(content.sha256), target)
+        return content
+
+    def _store(self, path: Path) -> Content:
+        blob = self.path_of(sha256 := hash_file(path))
+        # Another size under this hash is a file that a power failure cut short; storing it again mends it.
+        if blob.exists() and blob.stat().st_size == (size := path.stat().st_size):
+            return Content(sha256, size)
         return self._copy_in(path)
 
     def _copy_in(self, path: Path) -> Content:
@@ -139,15 +160,14 @@ class Blobs:
             blob = self.path_of(digest.hexdigest())
             blob.parent.mkdir(exist_ok=True)
             temporary.replace(blob)
-        except OSError as error:
+        except BaseException:
             temporary.unlink(missing_ok=True)
-            raise TrackingError(f"{path} could not be stored in {self._root}: {error}.") from error
+            raise
         return Content(digest.hexdigest(), size)
 
-    def _link(self, sha256: str, target: Path) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(self.path_of(sha256), target)
-        except OSError:
-            # Links can be impossible (file system) or used up (65,000 on ext4): copy instead.
-            shutil.copyfile(self.path_of(sha256), target)
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -14,9 +14,8 @@ import socket
 import tempfile
 import threading
 import traceback as traceback_module
-from dataclasses import asdict, is_dataclass
-from enum import Enum
-from pathlib import Path, PurePath
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.errors import ConfigError, TrackingError, known
@@ -24,14 +23,14 @@ from embedl_hub.tracking._journal import FORMAT, new_run_id, now_ms
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus, RunType
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sink import Indexer, MemorySink, Sink, StoreSink
+from embedl_hub.tracking._values import check_file_name, check_name, encodable, plain_value, whole_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from embedl_hub.tracking._models import ArtifactCarrier, Value
+    from embedl_hub.tracking._models import ArtifactCarrier
     from embedl_hub.tracking._store import Store
 
-_LONGEST_NAME_BYTES = 200
 _LONGEST_TEXT = 100_000
 
 
@@ -50,52 +49,62 @@ class ActiveRun:
         self._tags: dict[str, str] = {}
         self._artifacts: dict[str, LoggedArtifact] = {}
         self._ended = False
+        self._process = os.getpid()
 
     @property
     def artifact_dir(self) -> Path:
         """The run's own folder for files, on this machine."""
-        return self._sink.work_dir()
+        with self._lock:
+            return self._sink.work_dir()
 
     def snapshot(self) -> Run:
         """Return the run with everything logged so far."""
         with self._lock:
-            return Run(
-                **{
-                    **{name: getattr(self._run, name) for name in self._run.__dataclass_fields__},
-                    "params": dict(self._params),
-                    "metrics": tuple(self._metrics),
-                    "tags": dict(self._tags),
-                    "artifacts": dict(self._artifacts),
-                }
+            return replace(
+                self._run,
+                params=dict(self._params),
+                metrics=tuple(self._metrics),
+                tags=dict(self._tags),
+                artifacts=dict(self._artifacts),
             )
 
     def log_param(self, name: str, value: object) -> LoggedParam:
         """Record a parameter; a second value under the same name replaces the first."""
-        _check_name("parameter", name)
+        check_name("parameter name", name)
         param = LoggedParam(name, self._redactor.value(name, plain_value(value)))
+        self._check_process()
         with self._lock:
+            self._check_alive()
             self._write("param", name=name, value=param.value)
             self._params[name] = param
         return param
 
     def log_metric(self, name: str, value: float, step: int | None = None) -> LoggedMetric:
         """Record a number; give ``step`` to make a series."""
-        _check_name("metric", name)
+        check_name("metric name", name)
         try:
             number = float(value)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"Metric {name!r} must be a number, not {value!r}; use log_param for text.") from error
-        metric = LoggedMetric(name, number, None if step is None else int(step), now_ms())
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                f"Metric {name!r} must be a number, not {value!r:.300}; use log_param for text."
+            ) from error
+        metric = LoggedMetric(name, number, whole_step(name, step), now_ms())
+        plain = number if math.isfinite(number) else str(number)
+        self._check_process()
         with self._lock:
-            self._write("metric", name=name, value=number if math.isfinite(number) else str(number), step=metric.step)
+            self._check_alive()
+            self._write("metric", name=name, value=plain, step=metric.step, time_ms=metric.time_ms)
             self._metrics.append(metric)
         return metric
 
     def log_tag(self, name: str, value: object) -> None:
         """Record a label to find the run by; a second value replaces the first."""
-        _check_name("tag", name)
-        text = str(self._redactor.value(name, str(value)))
+        check_name("tag name", name)
+        # Through the plain value, so that a secret inside a dict is found before the dict becomes text.
+        text = str(self._redactor.value(name, plain_value(value)))
+        self._check_process()
         with self._lock:
+            self._check_alive()
             self._write("tag", name=name, value=text)
             self._tags[name] = text
 
@@ -122,13 +131,14 @@ class ActiveRun:
             path = Path(source)
             own_name = path.absolute().name
         name, file_name = name or own_name, file_name or own_name
-        _check_file_name("artifact name", name)
-        _check_file_name("file name", file_name)
+        check_file_name("artifact name", name)
+        check_file_name("file name", file_name)
+        self._check_process()
         with self._lock:
+            self._check_alive()
             return self._keep(path, name, file_name)
 
     def _keep(self, path: Path, name: str, file_name: str) -> LoggedArtifact:
-        self._check_alive()
         if name in self._artifacts:
             raise ConfigError(
                 f"This run already has an artifact {name!r} ({self._artifacts[name].file_name}); "
@@ -153,32 +163,45 @@ class ActiveRun:
     def finish(
         self, status: RunStatus = RunStatus.FINISHED, *, error: str | None = None, traceback: str | None = None
     ) -> None:
-        """End the run; only the first end counts."""
+        """End the run; only the first end counts, and only in the process that started it."""
+        if self._process != os.getpid():
+            return
         with self._lock:
             if self._ended:
                 return
-            end: dict[str, Any] = {"status": RunStatus(status).value}
-            for key, text in (("error", error), ("traceback", traceback)):
-                if text is not None:
-                    end[key] = self._redactor.text(text)[-_LONGEST_TEXT:]
+            status, ended_ms = RunStatus(status), now_ms()
+            error, traceback = self._kept_text(error), self._kept_text(traceback)
             try:
-                self._write("end", **end)
+                self._write("end", status=status.value, time_ms=ended_ms, error=error, traceback=traceback)
+                self._run = replace(self._run, status=status, ended_ms=ended_ms, error=error, traceback=traceback)
             finally:
                 self._ended = True
                 self._sink.close()
 
+    def _kept_text(self, text: str | None) -> str | None:
+        return None if text is None else encodable(self._redactor.text(text))[-_LONGEST_TEXT:]
+
     def begin(self, **facts: object) -> None:
         """Write the run's first record."""
-        self._write("start", format=FORMAT, **{key: value for key, value in facts.items() if value is not None})
-
-    def _write(self, kind: str, **facts: object) -> None:
-        self._check_alive()
-        self._sink.write({"seq": self._seq, "kind": kind, "time_ms": now_ms(), **facts})
-        self._seq += 1
+        given = {key: value for key, value in facts.items() if value is not None}
+        self._write("start", format=FORMAT, time_ms=self._run.started_ms, **given)
 
     def _check_alive(self) -> None:
         if self._ended:
             raise TrackingError(f"Run {self.id} has ended; nothing more can be logged to it.")
+
+    def _check_process(self) -> None:
+        """Refuse a forked child, before it waits for a lock that a thread of its parent may hold."""
+        if self._process != os.getpid():
+            raise TrackingError(
+                f"Run {self.id} belongs to process {self._process}; this is process {os.getpid()}, forked from it. "
+                "Log to a run of its own: `with ctx.client.start_run(...)`."
+            )
+
+    def _write(self, kind: str, **facts: object) -> None:
+        # Counted first: whatever interrupts the writing, no two records share a number.
+        seq, self._seq = self._seq, self._seq + 1
+        self._sink.write({"seq": seq, "kind": kind, "time_ms": now_ms(), **facts})
 
 
 class Client:
@@ -189,14 +212,14 @@ class Client:
     """
 
     def __init__(self, project: str, store: Store | None = None, redactor: Redactor | None = None) -> None:
-        _check_name("project name", project)
+        check_name("project name", project)
         self.project = project
         self.store = store
         self.redactor = redactor or Redactor()
         self._indexer = Indexer(store) if store is not None else None
         self._active = threading.local()
         self._alive: set[ActiveRun] = set()
-        self._scratch: Path | None = None
+        self._scratch: dict[int, Path] = {}  # by process: a forked child must not remove its parent's files
         self._lock = threading.Lock()
 
     @property
@@ -230,13 +253,14 @@ class Client:
         A run started while another is active in this thread becomes its child.
         """
         stack = self._stack()
+        texts = {"type": str(run_type), "name": name or str(run_type).lower(), "component": component}
+        texts |= {"provider": provider, "device": device}
+        for what, text in texts.items():
+            if text is not None:
+                check_name(f"run's {what}", text)
         run = self._begin(
-            type=str(run_type),
-            name=name or str(run_type).lower(),
             parent_id=stack[-1].id if stack else None,
-            component=component,
-            provider=provider,
-            device=device,
+            **{what: text and self.redactor.text(text) for what, text in texts.items()},
         )
         stack.append(run)
         try:
@@ -244,11 +268,14 @@ class Client:
         except BaseException as error:
             # The one place, besides translation at a library's edge, that sees every exception: it goes on unchanged.
             killed = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
-            run.finish(
-                RunStatus.KILLED if killed else RunStatus.FAILED,
-                error=f"{type(error).__name__}: {error}",
-                traceback="".join(traceback_module.format_exception(error)),
-            )
+            try:
+                run.finish(
+                    RunStatus.KILLED if killed else RunStatus.FAILED,
+                    error=f"{type(error).__name__}: {error}",
+                    traceback="".join(traceback_module.format_exception(error)),
+                )
+            except TrackingError as second:
+                error.add_note(f"The end of run {run.id} could not be recorded: {second}")
             raise
         else:
             run.finish()
@@ -280,13 +307,13 @@ class Client:
 
     def close(self) -> None:
         """End what is still alive and let go of every resource."""
-        for run in list(self._alive):
-            run.finish(RunStatus.KILLED, error="The context closed while the run was active.")
-        if self._indexer is not None:
-            self._indexer.close()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
+        with contextlib.ExitStack() as closing:
+            if (scratch := self._scratch.pop(os.getpid(), None)) is not None:
+                closing.callback(shutil.rmtree, scratch, ignore_errors=True)
+            if self._indexer is not None:
+                closing.callback(self._indexer.close)
+            for run in list(self._alive):
+                closing.callback(run.finish, RunStatus.KILLED, error="The context closed while the run was active.")
 
     def _begin(self, **facts: Any) -> ActiveRun:  # noqa: ANN401 - the fields of Run
         run = Run(id=new_run_id(), project=self.project, status=RunStatus.RUNNING, started_ms=now_ms(), **facts)
@@ -302,9 +329,9 @@ class Client:
 
     def _scratch_folder(self) -> Path:
         with self._lock:
-            if self._scratch is None:
-                self._scratch = Path(tempfile.mkdtemp(prefix="edgeproof-"))
-        return Path(tempfile.mkdtemp(dir=self._scratch))
+            if (scratch := self._scratch.get(os.getpid())) is None:
+                scratch = self._scratch[os.getpid()] = Path(tempfile.mkdtemp(prefix="edgeproof-"))
+        return Path(tempfile.mkdtemp(dir=scratch))
 
     def _stack(self) -> list[ActiveRun]:
         try:
@@ -315,47 +342,3 @@ class Client:
 
 
 _HOST = socket.gethostname()
-
-
-def plain_value(value: object) -> Value:
-    """Return a value as JSON can hold it; what it cannot hold is described, never pickled."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, Enum):
-        return plain_value(value.value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(value)
-    if isinstance(value, PurePath):
-        return str(value)
-    return _plain_container(value)
-
-
-def _plain_container(value: object) -> Value:
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain_value(asdict(value))
-    if isinstance(value, dict):
-        return {str(key): plain_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        items = sorted(value, key=str) if isinstance(value, set | frozenset) else value
-        return [plain_value(item) for item in items]
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape == () and hasattr(value, "item"):
-        return plain_value(value.item())
-    if shape is not None and dtype is not None:
-        return f"<array {dtype}{list(shape)}>"
-    return str(value)
-
-
-def _check_name(what: str, name: object) -> None:
-    if not isinstance(name, str) or not name.strip() or len(name.encode("utf-8", "replace")) > _LONGEST_NAME_BYTES:
-        raise ConfigError(f"A {what} must be text of 1 to {_LONGEST_NAME_BYTES} bytes, not {name!r:.300}.")
-    if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        raise ConfigError(f"A {what} must not hold control characters: {name!r}.")
-
-
-def _check_file_name(what: str, name: str) -> None:
-    _check_name(what, name)
-    if name in {".", ".."} or "/" in name or "\\" in name:
-        raise ConfigError(f"The {what} {name!r} must be a plain name, without folders.")

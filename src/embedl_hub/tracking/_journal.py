@@ -14,6 +14,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
+from embedl_hub.tracking import _fork
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -21,6 +23,7 @@ Record = dict[str, Any]
 
 MANIFEST_NAME = "manifest.jsonl"
 FORMAT = 1
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def now_ms() -> int:
@@ -29,13 +32,13 @@ def now_ms() -> int:
 
 
 def new_run_id() -> str:
-    """Return an id that sorts by time and is unique across machines."""
-    return f"{now_ms():011x}{secrets.token_hex(5)}"
+    """Return an id that is unique across machines and sorts by time, to the microsecond."""
+    return f"{time.time_ns() // 1000:013x}{secrets.token_hex(4)}"
 
 
 def encode(record: Record) -> bytes:
     """Return the record as one line."""
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+    return _to_json(record).encode("utf-8", "surrogatepass") + b"\n"
 
 
 class Journal:
@@ -45,14 +48,11 @@ class Journal:
         self._durable = durable
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _fork.watch(self)
 
     def append(self, record: Record) -> None:
         """Write one record; when this returns, killing the process cannot lose it."""
-        line = encode(record)
-        written = os.write(self._fd, line)
-        while written < len(line):
-            # A full disk may take part of a line; the rest either follows or raises.
-            written += os.write(self._fd, line[written:])
+        _append(self._fd, encode(record))
 
     def sync(self) -> None:
         """Bring what was written to the disk itself, if this store is durable."""
@@ -61,20 +61,32 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the file and its lock."""
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def before_fork(self) -> None:
+        """Nothing to do: the file has no state of its own."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Leave the run to the parent: a child that kept the file would keep a dead parent's run alive."""
+        if in_child:
+            self.close()
 
 
 def read(path: Path) -> list[Record]:
-    """Return the complete records of a manifest; a torn last line is dropped."""
+    """Return the records of a manifest in order; lines that cannot be read are passed over."""
     records: list[Record] = []
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        try:
-            record = json.loads(line.decode("utf-8", "surrogatepass"))
-        except ValueError:
-            break
-        if not isinstance(record, dict) or record.get("seq") != len(records):
-            break
-        records.append(record)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return records
+    last = -1
+    for line in lines:
+        record = _decode(line)
+        if record is not None and record["seq"] > last:
+            records.append(record)
+            last = record["seq"]
     return records
 
 
@@ -86,7 +98,7 @@ def bury(path: Path, end: Record) -> list[Record] | None:
         end: The end record to append if the run has none; its ``seq`` is filled in here.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     except FileNotFoundError:
         return []
     try:
@@ -96,13 +108,38 @@ def bury(path: Path, end: Record) -> list[Record] | None:
             return None
         records = read(path)
         if records and records[-1]["kind"] != "end":
-            end = {**end, "seq": len(records)}
-            whole = sum(len(encode(record)) for record in records)
-            # Drop the torn line, if there is one, so that the end record starts on its own.
-            os.ftruncate(fd, whole)
-            os.lseek(fd, 0, os.SEEK_END)
-            os.write(fd, encode(end))
+            end = {**end, "seq": records[-1]["seq"] + 1}
+            # A torn line gets its line end and stays: nothing is ever cut from a manifest that is not ours.
+            _append(fd, (b"\n" if _is_torn(fd) else b"") + encode(end))
             records.append(end)
         return records
     finally:
         os.close(fd)
+
+
+def _append(fd: int, line: bytes) -> None:
+    start = os.lseek(fd, 0, os.SEEK_END)
+    try:
+        written = os.write(fd, line)
+        while written < len(line):
+            written += os.write(fd, line[written:])
+    except BaseException:
+        # A full disk may take part of a line; what comes next must not be glued to it.
+        os.ftruncate(fd, start)
+        raise
+
+
+def _decode(line: bytes) -> Record | None:
+    try:
+        record = json.loads(line.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    whole = all(type(record.get(key)) is kind for key, kind in (("seq", int), ("kind", str), ("time_ms", int)))
+    return record if whole else None
+
+
+def _is_torn(fd: int) -> bool:
+    end = os.lseek(fd, 0, os.SEEK_END)
+    return end > 0 and os.pread(fd, 1, end - 1) != b"\n"

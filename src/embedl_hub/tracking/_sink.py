@@ -5,11 +5,18 @@ A sink serves one run. It is told each record once, in order, and is the only th
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import stat
 import threading
+import time
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from embedl_hub.tracking._blobs import Content, describe
+from embedl_hub.errors import TrackingError
+from embedl_hub.tracking._blobs import Content, describe, hash_file
 from embedl_hub.tracking._journal import MANIFEST_NAME, Journal
 
 if TYPE_CHECKING:
@@ -21,6 +28,8 @@ if TYPE_CHECKING:
 
 _FLUSH_EVERY_S = 0.25
 _FLUSH_AT_RECORDS = 500
+# File times can be this coarse: a file changed within this time of being logged may look unchanged.
+_COARSEST_CLOCK_NS = 2_000_000_000
 
 
 class Sink(Protocol):
@@ -48,6 +57,10 @@ class Indexer:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        self._owner = os.getpid()
         self._pending: dict[str, list[Record]] = defaultdict(list)
         self._count = 0
         self._lock = threading.Lock()
@@ -58,6 +71,7 @@ class Indexer:
 
     def add(self, run_id: str, record: Record) -> None:
         """Queue a record that its manifest already holds."""
+        self._be_own()
         with self._lock:
             self._pending[run_id].append(record)
             self._count += 1
@@ -67,11 +81,14 @@ class Indexer:
                 self._thread.start()
         if count == 1:
             self._something.set()
-        elif count >= _FLUSH_AT_RECORDS:
-            self.flush()
+        elif count % _FLUSH_AT_RECORDS == 0:
+            # The record is safe in its manifest; the flush at the end of the run raises what is wrong with the index.
+            with contextlib.suppress(TrackingError):
+                self.flush()
 
     def flush(self) -> None:
         """Bring everything queued into the index now."""
+        self._be_own()
         with self._flushing:
             with self._lock:
                 batch, self._pending = self._pending, defaultdict(list)
@@ -90,6 +107,7 @@ class Indexer:
 
     def close(self) -> None:
         """Flush and stop."""
+        self._be_own()
         self._stop.set()
         self._something.set()
         if self._thread is not None:
@@ -97,8 +115,6 @@ class Indexer:
         self.flush()
 
     def _work(self) -> None:
-        from embedl_hub.errors import TrackingError  # noqa: PLC0415 - only the thread needs it
-
         while not self._stop.is_set():
             self._something.wait()
             self._something.clear()
@@ -110,6 +126,25 @@ class Indexer:
                 # Nobody is here to hear it; the flush at the end of the run raises it where it can be acted on.
                 self._something.set()
 
+    def _be_own(self) -> None:
+        # A forked child has no such thread, its locks may be held by nobody, and the queue is its parent's to write.
+        if self._owner != os.getpid():
+            self._start_empty()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A logged file of the run's scratch folder, to be kept once if it is still what was logged."""
+
+    path: Path
+    sha256: str
+    signature: tuple[int, ...]
+    sure: bool
+
+    def is_unchanged(self) -> bool:
+        """Tell whether the file still holds what was logged."""
+        return _signature(self.path) == self.signature and (self.sure or hash_file(self.path) == self.sha256)
+
 
 class StoreSink:
     """A run in a store: its manifest first, then the index."""
@@ -119,39 +154,61 @@ class StoreSink:
         self._indexer = indexer
         self._run_id = run_id
         self._folder = store.run_dir(run_id)
-        self._folder.mkdir(parents=True)
-        self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable)
-        self._linkable: list[tuple[Path, tuple[int, int, int], str]] = []
+        with store.translated():
+            self._folder.mkdir(parents=True)
+            try:
+                self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable)
+            except OSError:
+                self._folder.rmdir()
+                raise
+        self._logged_work: list[_Work] = []
 
     def write(self, record: Record) -> None:
-        self._journal.append(record)
         if record["kind"] == "start":
-            # The row must be there before anybody can rely on the run: recovery starts from rows.
-            self._journal.sync()
-            self._store.apply({self._run_id: [record]})
-        else:
-            self._indexer.add(self._run_id, record)
+            self._start(record)
+            return
+        try:
+            self._journal.append(record)
+        except OSError as error:
+            raise self._store.unusable(error) from error
+        self._indexer.add(self._run_id, record)
+
+    def _start(self, record: Record) -> None:
+        """Write the first record through to the index: recovery starts from its rows."""
+        try:
+            with self._store.translated():
+                self._journal.append(record)
+                self._journal.sync()
+                self._store.apply({self._run_id: [record]})
+        except BaseException:
+            # A run that never began leaves nothing behind.
+            self._journal.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
 
     def keep(self, path: Path, name: str, file_name: str) -> tuple[Content, Path]:
         target = self._store.artifact_path(self._run_id, name, file_name)
-        before = _signature(path)
+        before, now_ns = _signature(path), time.time_ns()
         content = self._store.blobs.add(path, target)
         if before is not None and path.is_relative_to(self._folder / "work"):
-            self._linkable.append((path, before, content.sha256))
+            sure = now_ns - max(before[-2:]) > _COARSEST_CLOCK_NS
+            self._logged_work.append(_Work(path, content.sha256, before, sure))
         return content, target
 
     def work_dir(self) -> Path:
         folder = self._folder / "work"
-        folder.mkdir(exist_ok=True)
+        with self._store.translated():
+            folder.mkdir(exist_ok=True)
         return folder
 
     def close(self) -> None:
-        for path, before, sha256 in self._linkable:
-            # Logged and untouched since: one copy on disk is enough.
-            if _signature(path) == before:
-                self._store.blobs.replace_by_link(path, sha256)
-        self._journal.sync()
         try:
+            with self._store.translated():
+                for work in self._logged_work:
+                    # Logged and untouched since: one copy on disk is enough.
+                    if work.is_unchanged():
+                        self._store.blobs.replace_by_link(work.path, work.sha256)
+                self._journal.sync()
             self._indexer.flush()
         finally:
             self._journal.close()
@@ -179,9 +236,11 @@ class MemorySink:
         pass
 
 
-def _signature(path: Path) -> tuple[int, int, int] | None:
+def _signature(path: Path) -> tuple[int, ...] | None:
     try:
         facts = path.stat()
     except OSError:
         return None
-    return (facts.st_ino, facts.st_size, facts.st_mtime_ns) if path.is_file() else None
+    # The change time as well: a copying tool may set the modification time back, nothing sets this one.
+    times = (facts.st_mtime_ns, facts.st_ctime_ns)
+    return (facts.st_ino, facts.st_size, *times) if stat.S_ISREG(facts.st_mode) else None

@@ -1,0 +1,341 @@
+"""What does recording a run cost?
+
+One run with 10 parameters and 10 metrics, start to finish: our store at its default sync and durable (SQLite FULL and
+fsync), against MLflow 3 with ``MlflowClient.create_run``, ``log_batch`` and ``set_terminated`` on SQLite: as it comes,
+and with our default sync settings forced on it. Each side is a process of its own that times itself; they take turns
+on one disk: one run at a time, which finds the caches cold, and then bursts of five. Then the first use of a new store,
+and eight processes that fill one store of ours.
+
+    python -m venv .venv-mlflow && .venv-mlflow/bin/pip install -r benchmarks/requirements-mlflow.txt
+    python benchmarks/hub/bench_store.py --opponent-python .venv-mlflow/bin/python [--folder DIR] [--json FILE]
+
+Without ``--opponent-python`` only our side is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+OURS, OURS_DURABLE = "ours, default", "ours, durable"
+MLFLOW, MLFLOW_RELAXED = "MLflow, as it comes", "MLflow, our default sync"
+LIMITS = {OURS: 15.0, OURS_DURABLE: 1.0}
+VALUES = 10
+PROCESSES, RUNS_EACH = 8, 200
+WARM_UP = 10
+BURSTS = (1, 5)
+
+
+class Side(Protocol):
+    """A way to record a run, in the process that times it."""
+
+    def one_run(self) -> None:
+        """Record one run, start to finish."""
+        ...
+
+    def settings(self) -> dict[str, object]:
+        """Return what decides how safe, and so how slow, a write is."""
+        ...
+
+    def database(self) -> tuple[Path, str, str]:
+        """Return the database with the names of its tables of parameters and of metrics."""
+        ...
+
+
+class Ours:
+    """The hub's store."""
+
+    def __init__(self, folder: Path, *, durable: bool) -> None:
+        from embedl_hub.tracking import Client, Store  # noqa: PLC0415 - the opponent's environment lacks it
+
+        self._store = Store(folder, durable=durable)
+        self._store.open()
+        self._client = Client("bench", self._store)
+
+    def one_run(self) -> None:
+        """Record one run, start to finish."""
+        with self._client.start_run() as run:
+            for number in range(VALUES):
+                run.log_param(f"param {number}", number)
+            for number in range(VALUES):
+                run.log_metric(f"metric {number}", number / 7)
+
+    def settings(self) -> dict[str, object]:
+        """Return the sync settings."""
+        with self._store._reading() as connection:  # noqa: SLF001 - the settings of this very connection
+            return {**_pragmas(connection), "fsync of manifests": self._store.durable}
+
+    def database(self) -> tuple[Path, str, str]:
+        """Return the database and its tables."""
+        return self._store.home / "hub.db", "param", "metric"
+
+
+class MLflow:
+    """The opponent: MLflow's client on a SQLite file, one batch per run."""
+
+    def __init__(self, folder: Path, *, relaxed: bool) -> None:
+        os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_CONFIGURE_LOGGING": "false"}
+        from mlflow import entities  # type: ignore[import-not-found]  # noqa: PLC0415 - only there
+        from mlflow.tracking import MlflowClient  # type: ignore[import-not-found]  # noqa: PLC0415 - only there
+        from sqlalchemy import event  # type: ignore[import-not-found]  # noqa: PLC0415 - only there
+        from sqlalchemy.engine import Engine  # type: ignore[import-not-found]  # noqa: PLC0415 - only there
+
+        self._pragmas: dict[str, object] = {}
+
+        def connected(connection: Any, _: object) -> None:  # noqa: ANN401 - SQLAlchemy's
+            if relaxed:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+            self._pragmas = _pragmas(connection)
+
+        event.listen(Engine, "connect", connected)
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._entities = entities
+        self._client = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+        self._experiment = self._client.create_experiment("bench", artifact_location=str(folder / "artifacts"))
+
+    def one_run(self) -> None:
+        """Record one run, start to finish."""
+        run_id = self._client.create_run(self._experiment).info.run_id
+        now_ms = time.time_ns() // 1_000_000
+        metrics = [self._entities.Metric(f"metric {number}", number / 7, now_ms, 0) for number in range(VALUES)]
+        params = [self._entities.Param(f"param {number}", str(number)) for number in range(VALUES)]
+        self._client.log_batch(run_id, metrics=metrics, params=params)
+        self._client.set_terminated(run_id)
+
+    def settings(self) -> dict[str, object]:
+        """Return the sync settings and the versions."""
+        versions = {name: importlib.metadata.version(name) for name in ("mlflow", "sqlalchemy")}
+        return {**self._pragmas, **versions}
+
+    def database(self) -> tuple[Path, str, str]:
+        """Return the database and its tables."""
+        return self._folder / "mlflow.db", "params", "metrics"
+
+
+def make_side(name: str, folder: Path) -> Side:
+    """Open a side's store in a folder that does not exist yet, or, for ours, that others use as well."""
+    if name in {OURS, OURS_DURABLE}:
+        return Ours(folder, durable=name == OURS_DURABLE)
+    return MLflow(folder, relaxed=name == MLFLOW_RELAXED)
+
+
+def _pragmas(connection: Any) -> dict[str, object]:  # noqa: ANN401 - sqlite3's, or SQLAlchemy's wrapper of it
+    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
+    (sync,) = connection.execute("PRAGMA synchronous").fetchone()
+    return {
+        "journal_mode": journal,
+        "synchronous": ("OFF", "NORMAL", "FULL", "EXTRA")[sync],
+        "sqlite": sqlite3.sqlite_version,
+        "python": sys.version.split()[0],
+    }
+
+
+def serve(name: str, folder: Path) -> None:
+    """Answer requests on stdin, one JSON line each, as the worker of one side."""
+    # Whatever a library prints must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    side: Side | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        start = time.perf_counter_ns()
+        if request["do"] == "open":
+            side = make_side(name, folder / request["folder"])
+        assert side is not None
+        for _ in range(request.get("runs", 0)):
+            side.one_run()
+        answer: dict[str, object] = {"ns": time.perf_counter_ns() - start}
+        if request["do"] == "describe":
+            answer |= {"settings": side.settings(), "rows": _count(*side.database())}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def _count(database: Path, params: str, metrics: str) -> list[int]:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        return [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in (params, metrics)]  # noqa: S608 - our own names
+
+
+class Worker:
+    """A side in a process of its own."""
+
+    def __init__(self, python: Path, name: str, folder: Path) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            [str(python), str(Path(__file__)), "--worker", name, "--folder", str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate(timeout=60)
+
+    def send(self, do: str, **facts: object) -> None:
+        """Ask for something without waiting."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": do, **facts}) + "\n")
+        self._process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for the answer."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"The worker of {self.name!r} ended early; see its message above.")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, do: str, **facts: object) -> dict[str, Any]:
+        """Ask and wait."""
+        self.send(do, **facts)
+        return self.receive()
+
+
+@contextlib.contextmanager
+def workers(pythons: dict[str, Path], folder: Path) -> Iterator[list[Worker]]:
+    """Start one worker per side."""
+    with contextlib.ExitStack() as running:
+        yield [running.enter_context(Worker(python, name, folder)) for name, python in pythons.items()]
+
+
+def measure_runs(sides: Sequence[Worker], rounds: int, burst: int) -> dict[str, list[float]]:
+    """Return the mean time of a run in each burst in ms, all sides in turns; who begins changes with every round."""
+    times: dict[str, list[float]] = {side.name: [] for side in sides}
+    for number in range(rounds):
+        first = number % len(sides)
+        for side in (*sides[first:], *sides[:first]):
+            times[side.name].append(side.ask("run", runs=burst)["ns"] / burst / 1e6)
+    return times
+
+
+def measure_first_use(sides: Sequence[Worker], rounds: int) -> dict[str, list[float]]:
+    """Return the time from nothing to the end of a new store's first run in ms; the imports are done already."""
+    times: dict[str, list[float]] = {side.name: [] for side in sides}
+    for number in range(rounds):
+        for side in sides:
+            times[side.name].append(side.ask("open", folder=f"{side.name} {number}", runs=1)["ns"] / 1e6)
+    return times
+
+
+def measure_crowd(folder: Path) -> dict[str, object]:
+    """Let eight processes create and fill one store of ours at once."""
+    with contextlib.ExitStack() as running:
+        crowd = [running.enter_context(Worker(Path(sys.executable), OURS, folder)) for _ in range(PROCESSES)]
+        for worker in crowd:
+            worker.ask("open", folder="warm up", runs=1)
+        start = time.perf_counter_ns()
+        for worker in crowd:
+            worker.send("open", folder="crowd", runs=RUNS_EACH)
+        for worker in crowd:
+            worker.receive()
+        seconds = (time.perf_counter_ns() - start) / 1e9
+        rows = crowd[0].ask("describe")["rows"]
+    expected = [PROCESSES * RUNS_EACH * VALUES] * 2
+    return {
+        "seconds": seconds,
+        "runs_per_s": PROCESSES * RUNS_EACH / seconds,
+        "rows": rows,
+        "complete": rows == expected,
+    }
+
+
+def p90(values: Sequence[float]) -> float:
+    """Return the value that one in ten exceeds."""
+    return statistics.quantiles(values, n=10)[-1] if len(values) > 1 else values[0]
+
+
+def ratio_cells(times: dict[str, list[float]], name: str) -> list[str]:
+    """Return how many times faster a side of ours is than each opponent."""
+    opponents = [other for other in (MLFLOW, MLFLOW_RELAXED) if other in times]
+    if name not in LIMITS or not opponents:
+        return ["-"] * len(opponents)
+    return [f"{statistics.median(times[other]) / statistics.median(times[name]):.1f}x" for other in opponents]
+
+
+def report(what: str, times: dict[str, list[float]], limits: dict[str, float]) -> None:
+    """Print both sides and their ratio."""
+    from report import print_table  # noqa: PLC0415 - needs the hub, which the opponent's environment lacks
+
+    opponents = [name for name in (MLFLOW, MLFLOW_RELAXED) if name in times]
+    rows = [
+        [name, f"{statistics.median(values):.2f} ms", f"{p90(values):.2f} ms", *ratio_cells(times, name)]
+        + ([f">= {limits[name]:g}x" if name in limits else "-"] if opponents and limits else [])
+        for name, values in times.items()
+    ]
+    titles = [what, "median", "p90", *(f"faster than {name}" for name in opponents)]
+    print_table([*titles, "limit, as it comes"] if opponents and limits else titles, rows)
+    print()
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--opponent-python", type=Path, help="the Python of an environment that has MLflow")
+    # Not the system's temporary folder: where others delete files by the thousand, making one takes several times as long.
+    parser.add_argument("--folder", type=Path, default=Path.home(), help="where the stores are made for the while")
+    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        serve(arguments.worker, arguments.folder)
+        return
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from report import machine  # noqa: PLC0415 - needs the hub, which the opponent's environment lacks
+
+    pythons = dict.fromkeys((OURS, OURS_DURABLE), Path(sys.executable))
+    if arguments.opponent_python:
+        # Not resolved: the link in a virtual environment is what makes it that environment.
+        pythons |= dict.fromkeys((MLFLOW, MLFLOW_RELAXED), arguments.opponent_python.absolute())
+    result: dict[str, Any] = {"machine": machine(), "rounds": arguments.rounds, "warm_up": WARM_UP}
+    with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-store-") as name:
+        folder = Path(name)
+        with workers(pythons, folder) as sides:
+            for side in sides:
+                side.ask("open", folder=f"runs of {side.name}", runs=WARM_UP)
+            result["run_ms"] = {burst: measure_runs(sides, arguments.rounds, burst) for burst in BURSTS}
+            described = {side.name: side.ask("describe") for side in sides}
+            result["first_use_ms"] = measure_first_use(sides, max(2, arguments.rounds // 30))
+        result["crowd"] = measure_crowd(folder)
+    expected = [(arguments.rounds * sum(BURSTS) + WARM_UP) * VALUES] * 2
+    result["sides"] = {side: answer["settings"] for side, answer in described.items()}
+    result["complete"] = all(answer["rows"] == expected for answer in described.values())
+
+    for burst, times in result["run_ms"].items():
+        report(f"a run, {VALUES} params, {VALUES} metrics, {burst} per turn", times, LIMITS)
+    report("first run in a new store", result["first_use_ms"], {})
+    crowd = result["crowd"]
+    print(
+        f"{PROCESSES} processes x {RUNS_EACH} runs of ours into one new store: {crowd['seconds']:.2f} s, "
+        f"{crowd['runs_per_s']:.0f} runs/s, every row there: {'yes' if crowd['complete'] else 'NO'}"
+    )
+    print(f"{arguments.rounds} turns per side and table, after {WARM_UP} runs each")
+    print(f"every value of every side in its database: {'yes' if result['complete'] else 'NO'}")
+    for side, settings in result["sides"].items():
+        print(f"{side}: {', '.join(f'{key} {value}' for key, value in settings.items())}")
+    print(f"machine: {', '.join(f'{key} {value}' for key, value in result['machine'].items())}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

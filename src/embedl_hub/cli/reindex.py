@@ -1,0 +1,24 @@
+"""``embedl-hub reindex``: the database is only an index; this makes it anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from embedl_hub.errors import ConfigError
+from embedl_hub.tracking import find_home, reindex
+
+
+@click.command()
+@click.option("--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given.")
+def command(home: Path | None) -> None:
+    """Rebuild the index of runs from the run folders.
+
+    Use it after copying run folders in from elsewhere, or when the database is damaged (the damaged file is
+    kept beside the new one). Runs whose process died are marked.
+    """
+    folder = find_home(home)
+    if not folder.is_dir():
+        raise ConfigError(f"There is no store at {folder}. Name one with --home or EMBEDL_HUB_HOME.")
+    click.echo(f"{reindex(folder)} runs indexed in {folder}")

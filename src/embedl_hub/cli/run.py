@@ -1,0 +1,124 @@
+"""``embedl-hub run``: list and show recorded runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from embedl_hub.errors import ConfigError
+from embedl_hub.tracking import Run, RunStatus, Store, find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_home_option = click.option(
+    "--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given."
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+
+
+@click.group()
+def command() -> None:
+    """List and show recorded runs."""
+
+
+@command.command("list")
+@_home_option
+@_json_option
+@click.option("--project", help="Only runs of this project.")
+@click.option("--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs in this state.")
+@click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="At most so many.")
+def list_(home: Path | None, as_json: bool, project: str | None, status: str | None, limit: int) -> None:
+    """List runs, newest first."""
+    with _open(home) as store:
+        runs = store.runs(project=project, status=status, limit=limit)
+        if as_json:
+            click.echo(json.dumps([_as_dict(run) for run in runs], indent=2))
+            return
+        if not runs:
+            click.echo(f"No such runs in {store.home}; projects there: {', '.join(store.projects()) or 'none'}.")
+            return
+        rows = [
+            (run.id, run.project, run.type, run.name, run.status.value, run.device or "-", _when(run), _took(run))
+            for run in runs
+        ]
+        _table(("run", "project", "type", "name", "status", "device", "started", "took"), rows)
+
+
+@command.command("show")
+@click.argument("run_id")
+@_home_option
+@_json_option
+def show(run_id: str, home: Path | None, as_json: bool) -> None:
+    """Show one run with everything it logged; the beginning of its id is enough."""
+    with _open(home) as store:
+        run = store.run(run_id)
+    if as_json:
+        click.echo(json.dumps(_as_dict(run), indent=2))
+        return
+    facts = [("run", run.id), ("project", run.project), ("type", run.type), ("name", run.name)]
+    facts += [("status", run.status.value), ("started", _when(run)), ("took", _took(run))]
+    for name in ("component", "provider", "device", "parent_id", "error"):
+        if value := getattr(run, name):
+            facts.append((name, value))
+    facts += [(f"param {name}", json.dumps(param.value, ensure_ascii=False)) for name, param in run.params.items()]
+    facts += [(f"metric {metric.name}", f"{metric.value:g}") for metric in run.metrics]
+    facts += [(f"tag {name}", value) for name, value in run.tags.items()]
+    facts += [(f"artifact {name}", f"{item.local_path} ({item.size_bytes} B)") for name, item in run.artifacts.items()]
+    _table(None, facts)
+    if run.traceback:
+        click.echo(run.traceback)
+
+
+def _open(home: Path | None) -> Store:
+    folder = find_home(home)
+    if not (folder / "runs").is_dir():
+        raise ConfigError(f"There is no store at {folder} yet. Run something first, or name one with --home.")
+    return Store(folder)
+
+
+def _table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE  # noqa: PLC0415 - --json must not pay for it
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(*(titles or ("", "")), box=SIMPLE, show_header=titles is not None)
+    for row in rows:
+        # markup off: a run's values are data, never styling.
+        table.add_row(*(_plain(cell) for cell in row))
+    # A pipe gets whole lines; a terminal gets what fits.
+    Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False).print(table)
+
+
+def _plain(cell: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in cell)
+
+
+def _when(run: Run) -> str:
+    return datetime.fromtimestamp(run.started_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _took(run: Run) -> str:
+    return "-" if run.ended_ms is None else f"{(run.ended_ms - run.started_ms) / 1000:.2f} s"
+
+
+def _as_dict(run: Run) -> dict[str, object]:
+    values = dataclasses.asdict(run)
+    values["params"] = {name: param.value for name, param in run.params.items()}
+    values["artifacts"] = {
+        name: {
+            "file_name": item.file_name,
+            "size_bytes": item.size_bytes,
+            "sha256": item.sha256,
+            "is_folder": item.is_folder,
+            "path": str(item.local_path),
+        }
+        for name, item in run.artifacts.items()
+    }
+    return values

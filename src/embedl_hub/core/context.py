@@ -1,0 +1,225 @@
+"""The context: one project, its devices, its tracking client. All state of the hub lives here."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import logging
+import os
+import socket
+import threading
+from dataclasses import asdict, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+from embedl_hub.core import artifact as moving
+from embedl_hub.core.device import Board, Device, DeviceSpec, LeasingRunner
+from embedl_hub.errors import CommandError, ConfigError, DeviceError, LeaseError, TrackingError, known
+from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from embedl_hub.paths import RemotePath
+
+_LOG = logging.getLogger("embedl_hub")
+
+
+class HubContext:
+    """Where components run: ``with HubContext("my project", devices=[board]) as ctx: ...``.
+
+    Safe to share between threads; each thread sees its own run and artifact folder.
+    """
+
+    def __init__(
+        self,
+        project_name: str,
+        devices: Iterable[Device] = (),
+        tracking: bool = True,
+        home: str | os.PathLike[str] | None = None,
+        *,
+        durable: bool = False,
+        keep_remote: bool = False,
+        lease_wait_s: float = 600.0,
+    ) -> None:
+        """Describe a context; nothing is opened before ``with``.
+
+        Args:
+            project_name: Runs are grouped under it.
+            devices: The targets that components may run on, by their names.
+            tracking: False keeps runs in memory and writes nothing to any store.
+            home: The store's folder; found through EMBEDL_HUB_HOME, ``.embedl`` or the user's data folder if not given.
+            durable: Also survive a power cut, not only a killed process; every run then waits for the disk.
+            keep_remote: Leave the runs' folders on the boards when the context closes.
+            lease_wait_s: How long to wait for a board that somebody else is using.
+        """
+        self.project_name = project_name
+        self.home: Path | None = find_home(home) if tracking else None
+        self._durable = durable
+        self._keep_remote = keep_remote
+        self._lease_wait_s = lease_wait_s
+        self._client: Client | None = None
+        self._boards: dict[str, Board] = {}
+        self._claims: dict[str, _Claim] = {}
+        self.devices: Mapping[str, Device] = MappingProxyType(self._take(devices))
+
+    def __repr__(self) -> str:
+        return f"HubContext({self.project_name!r}, devices={sorted(self.devices)}, home={str(self.home)!r})"
+
+    def __enter__(self) -> Self:
+        if self._client is not None:
+            raise ConfigError(f"The context {self.project_name!r} is already open; make another one.")
+        store = None
+        if self.home is not None:
+            store = Store(self.home, durable=self._durable)
+            store.open()
+        redactor = Redactor()
+        for device in self.devices.values():
+            for config in (device.provider_config, *device.provider_config_overrides.values()):
+                if config is not None:
+                    redactor.learn({name: getattr(config, name) for name in config.__dataclass_fields__})
+        self._client = Client(self.project_name, store, redactor)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        client = self.client
+        try:
+            if not self._keep_remote:
+                self._clean_boards()
+        finally:
+            self._client = None
+            client.close()
+            if client.store is not None:
+                client.store.close()
+
+    @property
+    def client(self) -> Client:
+        """The tracking client; never None, also with tracking off."""
+        if self._client is None:
+            raise TrackingError(f"The context {self.project_name!r} is not open; use: with HubContext(...) as ctx:")
+        return self._client
+
+    @property
+    def artifact_dir(self) -> Path:
+        """This thread's run's own folder on this machine, for whatever it writes."""
+        return self.client.run.artifact_dir
+
+    def bring_here(self, artifact: LoggedArtifact) -> Path:
+        """Return a path on this machine that holds an artifact; ``artifact.to_local(ctx)`` uses it."""
+        return moving.bring_here(artifact, self.client.store)
+
+    def send_to(self, artifact: LoggedArtifact, device_name: str) -> RemotePath:
+        """Return a path on a device that holds an artifact; ``artifact.to_remote(ctx, ...)`` uses it."""
+        return moving.send_to(artifact, self.client.store, self._board(device_name))
+
+    def find_device(self, name: str) -> Device:
+        """Return a device by name, or say which there are."""
+        try:
+            return self.devices[name]
+        except KeyError:
+            raise ConfigError(
+                f"There is no device {name!r} on this context; its devices are: {known(self.devices)}."
+            ) from None
+
+    def device_spec(self, name: str) -> DeviceSpec:
+        """Return what a device is; a board is asked once."""
+        device = self.find_device(name)
+        if device.runner is None:
+            return device.spec
+        try:
+            return self._board(name).spec()
+        except CommandError as error:
+            # Not every runner leads to a POSIX shell; what the user said about the device still holds.
+            _LOG.info("Device %r could not be asked what it is: %s", name, error)
+            return device.spec
+
+    @contextlib.contextmanager
+    def claim(self, device_name: str) -> Iterator[Device]:
+        """Have a device for oneself: among this context's threads, and among all users of the board."""
+        device = self.find_device(device_name)
+        claim = self._claims[device_name]
+        with claim.lock:
+            claim.depth += 1
+            try:
+                if claim.depth > 1 or device.lease_dir is None or not isinstance(device.runner, LeasingRunner):
+                    yield device
+                    return
+                holder = f"{_user()}@{socket.gethostname()} ({self.project_name})"
+                with device.runner.lease(device.lease_dir, holder, wait_s=self._lease_wait_s) as lease:
+                    yield device
+                    if lease.is_lost:
+                        raise LeaseError(
+                            f"The lease on device {device_name!r} was lost while it was in use (no heartbeat arrived "
+                            "for a while); somebody else may have used the board meanwhile. Run it again."
+                        )
+            finally:
+                claim.depth -= 1
+
+    def _take(self, devices: Iterable[Device]) -> dict[str, Device]:
+        taken: dict[str, Device] = {}
+        for device in devices:
+            _check_device(device)
+            if device.name in taken:
+                raise ConfigError(f"Two devices are called {device.name!r}; names on a context must differ.")
+            taken[device.name] = replace(device, _find_artifact_dir=self._finder(device.name))
+            self._claims[device.name] = _Claim()
+            if device.runner is not None:
+                self._boards[device.name] = Board(device, device.runner)
+        return taken
+
+    def _finder(self, name: str) -> _ArtifactDirFinder:
+        return _ArtifactDirFinder(self, name)
+
+    def _board(self, name: str) -> Board:
+        device = self.find_device(name)
+        if name not in self._boards:
+            raise DeviceError(
+                f"Device {name!r} ({device.provider_type}) has no runner: files cannot be sent there and it has no "
+                "folders. Give it one, for example Device(runner=SSHCommandRunner(...))."
+            )
+        return self._boards[name]
+
+    def _clean_boards(self) -> None:
+        for name, board in self._boards.items():
+            try:
+                board.clean()
+            except DeviceError as error:
+                _LOG.warning("The run folders on device %r could not be removed: %s", name, error)
+
+
+class _Claim:
+    """Who of this context's threads uses a device, and how deep."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.depth = 0
+
+
+class _ArtifactDirFinder:
+    """Finds the current run's folder on a device. A class: a device with it can still be compared and shown."""
+
+    def __init__(self, ctx: HubContext, name: str) -> None:
+        self._ctx = ctx
+        self._name = name
+
+    def __call__(self) -> RemotePath:
+        return self._ctx._board(self._name).run_dir(self._ctx.client.run.id)  # noqa: SLF001 - same module
+
+
+def _check_device(device: object) -> None:
+    if not isinstance(device, Device):
+        raise ConfigError(f"devices must hold Device objects, not {device!r}.")
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run under a number without a name.
+        return str(os.getuid())
+
+
+def spec_as_value(spec: DeviceSpec) -> dict[str, object]:
+    """Return a spec for recording, without what is unknown."""
+    return {key: value for key, value in asdict(spec).items() if value not in (None, (), {})}

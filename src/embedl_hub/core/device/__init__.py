@@ -1,0 +1,26 @@
+"""Devices and how to reach them."""
+
+from embedl_hub.core.device._board import BOARD_LABEL, Board
+from embedl_hub.core.device._config import ProviderConfig
+from embedl_hub.core.device._device import Device
+from embedl_hub.core.device._local import LocalCommandRunner
+from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner, Lease, LeasingRunner
+from embedl_hub.core.device._spec import DeviceSpec
+from embedl_hub.core.device._ssh import SSHCommandRunner
+from embedl_hub.core.device._ssh_config import SSHConfig
+
+__all__ = [
+    "BOARD_LABEL",
+    "AnyPath",
+    "Board",
+    "CommandResult",
+    "CommandRunner",
+    "Device",
+    "DeviceSpec",
+    "Lease",
+    "LeasingRunner",
+    "LocalCommandRunner",
+    "ProviderConfig",
+    "SSHCommandRunner",
+    "SSHConfig",
+]

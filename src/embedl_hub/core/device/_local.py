@@ -1,0 +1,94 @@
+"""The runner for this machine: the seam without a network, for real use and for tests."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedl_hub.core.device._lease import keep_local_lease
+from embedl_hub.core.device._process import ProcessGroup, execute
+from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_argv
+from embedl_hub.core.device._script import BEAT_LIMIT_S, SUPERVISE, WATCH
+from embedl_hub.core.device._tree import remove
+from embedl_hub.errors import CommandError, TransferError
+from embedl_hub.tracking import walk_files
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+
+class LocalCommandRunner:
+    """Runs commands and copies files on this machine, with the same promises as over SSH."""
+
+    def run(
+        self,
+        argv: Sequence[AnyPath],
+        cwd: AnyPath | None = None,
+        *,
+        hide: bool = False,
+        timeout_s: float | None = None,
+    ) -> CommandResult:
+        """Run a command; see :class:`CommandRunner`."""
+        words = as_argv(argv)
+        folder = "" if cwd is None else str(Path(cwd).absolute())
+        limit, shell = _watch_shell()
+        supervised = ["sh", "-c", SUPERVISE, "edgeproof", limit, shell, WATCH, folder, *words]
+        try:
+            outcome = execute(ProcessGroup(supervised), timeout_s=timeout_s, echo=not hide)
+        except OverflowError as error:
+            raise CommandError(words, None, stderr=str(error)) from error
+        except OSError as error:
+            # Arguments that are too long, or no process left to have.
+            raise CommandError(words, 126, stderr=str(error)) from error
+        if outcome.exit_code != 0:
+            limit_s = timeout_s if outcome.exit_code is None else None
+            raise CommandError(words, outcome.exit_code, outcome.stdout, outcome.stderr, timeout_s=limit_s)
+        return CommandResult(outcome.stdout, outcome.stderr, outcome.exit_code)
+
+    def put(self, local: AnyPath, remote: AnyPath) -> None:
+        """Copy a file or folder; see :class:`CommandRunner`."""
+        _copy(Path(local), Path(remote))
+
+    def get(self, remote: AnyPath, local: AnyPath) -> None:
+        """Copy a file or folder; see :class:`CommandRunner`."""
+        _copy(Path(remote), Path(local))
+
+    def lease(self, lock_dir: str, holder: str, *, wait_s: float) -> AbstractContextManager[Lease]:
+        """Hold this machine's lease for the length of a block."""
+        return keep_local_lease(lock_dir, holder, wait_s=wait_s)
+
+
+@functools.cache
+def _watch_shell() -> tuple[str, str]:
+    """Return the heartbeat limit and a shell that can wait for a beat; dash cannot."""
+    return (str(BEAT_LIMIT_S), "bash") if shutil.which("bash") else ("", "sh")
+
+
+def _copy(source: Path, target: Path) -> None:
+    # Not made from the target's name, which may be as long as a name can be.
+    part = target.with_name(f".{secrets.token_hex(6)}.part")
+    try:
+        if source.is_dir():
+            for _ in walk_files(source):
+                pass  # Names a link without an end; copytree would follow it.
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(source, part)
+            if target.exists():
+                # Only an empty folder may be replaced; anything else is somebody's data.
+                target.rmdir()
+        elif target.is_dir():
+            raise TransferError(f"{target} is a folder; name the file it should become.")
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, part)
+            part.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
+        part.replace(target)
+    except OSError as error:
+        raise TransferError(f"{source} could not be copied to {target}: {error}.") from error
+    finally:
+        remove(part)

@@ -1,0 +1,183 @@
+"""Runs one supervised command to its end, here or on a board: captured, echoed, beaten and stopped in time."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Protocol
+
+from embedl_hub.core.device._script import BEAT_EVERY_S, STOP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The far side needs a moment to end the group and say so: two seconds between TERM and KILL, and a margin.
+_GRACE_S = 4.0
+_READ_BYTES = 1 << 16
+# A command that prints without end must not take this machine's memory with it.
+_MOST_OUTPUT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended; ``exit_code`` is None when it was stopped at its time limit."""
+
+    stdout: str
+    stderr: str
+    exit_code: int | None
+
+
+class Process(Protocol):
+    """A command that runs: a process group here, or a session on a board. Its stdin is its lifeline."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    @property
+    def stderr(self) -> IO[bytes] | None: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+class ProcessGroup(subprocess.Popen[bytes]):
+    """A process here, in a session of its own: Ctrl-C in the terminal reaches us, and we end it the orderly way."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        pipe = subprocess.PIPE
+        super().__init__(argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+
+    def kill(self) -> None:
+        """End the whole group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def execute(process: Process, *, timeout_s: float | None, echo: bool) -> Outcome:
+    """Bring a supervised command to its end."""
+    deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    with _Capture(process, echo=echo) as capture:
+        try:
+            in_time = _follow(process, capture, deadline)
+        except BaseException:
+            _halt(process)
+            raise
+        if not in_time:
+            _halt(process)
+            capture.drain()
+        return Outcome(capture.text("stdout"), capture.text("stderr"), process.returncode if in_time else None)
+
+
+def _follow(process: Process, capture: _Capture, deadline: float) -> bool:
+    """Wait for a command's end; tell whether it came in time."""
+    # A command may close its output and live on, or end and leave its output to a child: both count as running.
+    while capture.is_open() or process.poll() is None:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        capture.beat()
+        if capture.is_open():
+            capture.read(min(BEAT_EVERY_S, left_s))
+        else:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(min(BEAT_EVERY_S, left_s))
+    return True
+
+
+def _halt(process: Process) -> None:
+    """Have a supervised command ended, with what it left behind if it has ended already."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.write(STOP)
+    stop(process)
+
+
+def stop(process: Process) -> None:
+    """End a process by cutting its lifeline, then by force."""
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class _Capture:
+    """Collects what a process prints, and beats its lifeline."""
+
+    def __init__(self, process: Process, *, echo: bool) -> None:
+        self._process = process
+        self._echo = echo
+        self._selector = selectors.DefaultSelector()
+        self._chunks: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self._chunks}
+        self._size = 0
+        self._next_beat = time.monotonic() + BEAT_EVERY_S
+
+    def __enter__(self) -> _Capture:  # noqa: PYI034 - private, never subclassed
+        for name in self._chunks:
+            stream: IO[bytes] = getattr(self._process, name)
+            self._selector.register(stream, selectors.EVENT_READ, name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def is_open(self) -> bool:
+        """Tell whether more output may come."""
+        return bool(self._selector.get_map())
+
+    def read(self, wait_s: float) -> bool:
+        """Take what is there, waiting at most so long; tell whether there was anything."""
+        ready = self._selector.select(wait_s)
+        for key, _ in ready:
+            chunk = os.read(key.fd, _READ_BYTES)
+            if not chunk:
+                self._selector.unregister(key.fileobj)
+                continue
+            self._size += len(chunk)
+            if self._size > _MOST_OUTPUT_BYTES:
+                raise OverflowError(
+                    f"the command printed more than {_MOST_OUTPUT_BYTES >> 20} MiB and was stopped; "
+                    "let it write to a file there, and get that"
+                )
+            self._chunks[key.data].append(chunk)
+            if self._echo:
+                sys.stderr.write(self._decoders[key.data].decode(chunk))
+                sys.stderr.flush()
+        return bool(ready)
+
+    def drain(self) -> None:
+        """Take what an ended process left behind."""
+        while self.is_open() and self.read(0.1):
+            pass
+
+    def beat(self) -> None:
+        """Tell the far side that we are alive, every few seconds."""
+        if time.monotonic() < self._next_beat or self._process.stdin is None:
+            return
+        self._next_beat = time.monotonic() + BEAT_EVERY_S
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(b"\n")
+            self._process.stdin.flush()
+
+    def text(self, name: str) -> str:
+        """Return everything printed to one stream."""
+        return b"".join(self._chunks[name]).decode("utf-8", "replace")

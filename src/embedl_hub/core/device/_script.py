@@ -1,0 +1,202 @@
+"""The shell scripts we run on a board, and how a word gets there without being read as a command.
+
+Every script takes its data as arguments and never as text pasted into it. They are written for any
+POSIX sh (dash, busybox ash, bash); what a board may lack is asked for first (see CAPABILITIES).
+"""
+
+from __future__ import annotations
+
+import re
+
+from embedl_hub.errors import ConfigError
+
+BEAT_EVERY_S = 5.0
+BEAT_LIMIT_S = 20
+STOP = b"stop\n"
+
+
+def quote(word: str) -> str:
+    r"""Quote a word for the login shell of the other side, POSIX or fish.
+
+    shlex.quote is not enough: fish reads ``\'`` inside single quotes as an escaped quote, so a file name
+    could break out. Backslashes and quotes therefore stand in double quotes, where both agree.
+    """
+    if "\0" in word:
+        raise ConfigError(f"An argument must not contain NUL: {word!r}.")
+    # Bare words leave out what some shell expands: zsh reads =name as a path, fish %self as a process.
+    if re.fullmatch(r"[A-Za-z0-9_./:@+,-]+", word):
+        return word
+    return "'" + re.sub(r"['\\]", lambda found: "'\"" + found[0].replace("\\", "\\\\") + "\"'", word) + "'"
+
+
+def command_line(script: str, label: str, *arguments: str, shell: str = "sh") -> str:
+    """Return one command for the login shell: the script in sh, with its arguments."""
+    # exec: our sh takes over the login shell's process, which leads the session's process group.
+    return " ".join(["exec", shell, "-c", *map(quote, (script, label, *arguments))])
+
+
+# Asked once per connection. One line without quotes inside: it must survive any login shell, csh included.
+CAPABILITIES = (
+    "echo shell=$SHELL; "
+    "for tool in sha256sum openssl shasum tar flock bash; do "
+    "command -v $tool >/dev/null 2>&1 && echo tool=$tool; done; "
+    "(echo | { read -t 1 x; }) 2>/dev/null && echo timed_read=yes; "
+    "grep -qwm1 aes /proc/cpuinfo 2>/dev/null && echo aes=yes; "
+    "echo end=yes"
+)
+
+# Ends the process group $2 when its client is gone (end of file on stdin, or no heartbeat for $1 seconds) or asks for
+# it. End of file also follows the normal end of the command, which needs nothing. Where something between sshd and us
+# leads the group, the processes below $2 are ended instead. No "--" before a group: dash and busybox take it for a pid.
+WATCH = """\
+trap "" TERM
+while read -r ${1:+-t "$1"} beat && [ "$beat" != stop ]; do :; done
+[ "$beat" = stop ] || kill -0 "$2" || exit 0
+below=$(cat "/proc/$2/task/$2/children")
+end() {
+  kill "-$1" "-$2" && return
+  for pid in $below "$2"; do [ "$pid" = "$$" ] || kill "-$1" "$pid"; done
+}
+end TERM "$2"
+sleep 2
+end KILL "$2"
+"""
+
+# $1 heartbeat limit or nothing, $2 shell for the watch, $3 the watch, $4 folder or nothing, then the command.
+# The command stands in the foreground: a shell without job control has SIGINT ignored in the background. It is not
+# the last line either: shells run that one in their own place, and would die of its signal instead of telling it.
+SUPERVISE = """\
+limit=$1 shell=$2 watch=$3 folder=$4
+shift 4
+CDPATH=
+if [ -n "$folder" ]; then cd -- "$folder" || exit 1; fi
+exec 3<&0 4>&2 </dev/null 2>/dev/null
+"$shell" -c "$watch" edgeproof-watch "$limit" "$$" <&3 >/dev/null 3<&- 4>&- &
+(exec "$@" 2>&4 3<&- 4>&-)
+exit "$?"
+"""
+
+# Hash stdin with what is there.
+_HASH = """\
+hash_in() {
+  case $hash in
+    openssl) openssl dgst -sha256 -r ;;
+    shasum) shasum -a 256 ;;
+    *) sha256sum ;;
+  esac
+}
+"""
+
+# $1 target, $2 token, $3 size, $4 hash tool, $5 mode, $6 expected hash or nothing; the file on stdin.
+# With an expected hash the file is checked and put in its place at once; without, its hash is printed.
+# A target has a slash in it, always; the part is not made from its name, which may be as long as a name can be.
+RECEIVE_FILE = (
+    _HASH
+    + """\
+target=$1 folder=${1%/*} part=${1%/*}/.$2.part size=$3 hash=$4 mode=$5 expected=$6
+if [ -d "$target" ]; then echo "it is a folder; name the file it should become" >&2; exit 21; fi
+trap 'rm -f -- "$part"; exit 1' HUP INT TERM
+if [ -n "$folder" ] && [ ! -d "$folder" ]; then mkdir -p -- "$folder" || exit 1; fi
+if ! cat > "$part"; then rm -f -- "$part"; exit 28; fi
+got=$(wc -c < "$part")
+if [ "$got" -ne "$size" ]; then rm -f -- "$part"; echo "got $got of $size bytes" >&2; exit 74; fi
+sum=$(hash_in < "$part") || { rm -f -- "$part"; exit 1; }
+sum=${sum%% *}
+chmod "$mode" "$part"
+if [ -n "$expected" ]; then
+  if [ "$sum" != "$expected" ]; then rm -f -- "$part"; echo "it arrived damaged, with hash $sum" >&2; exit 74; fi
+  mv -f -- "$part" "$target" || { rm -f -- "$part"; exit 1; }
+fi
+echo "sha256=$sum"
+"""
+)
+
+# $1 target, $2 token: what RECEIVE_FILE left beside it takes its name.
+PLACE = 'mv -f -- "${1%/*}/.$2.part" "$1"'
+
+# $1 target, $2 token: drop what did not arrive well.
+DISCARD = 'rm -f -- "${1%/*}/.$2.part"'
+
+# One hash over the sorted hashes of all files below here; names are the tar stream's own business. A name with a
+# newline is escaped, with a backslash before the hash, or (busybox) goes on in lines of its own.
+_HASH_TREE = """\
+hash_tree() {
+  case $hash in
+    openssl) find . -type f -exec openssl dgst -sha256 -r {} + ;;
+    shasum) find . -type f -exec shasum -a 256 {} + ;;
+    *) find . -type f -exec sha256sum {} + ;;
+  esac | sed -n 's/^\\\\\\{0,1\\}\\([0-9a-f]\\{64\\}\\) .*/\\1/p' | LC_ALL=C sort | hash_in
+}
+"""
+
+# $1 target, $2 token, $3 hash tool, $4 expected hash of the tree; a tar stream on stdin.
+RECEIVE_FOLDER = (
+    _HASH
+    + _HASH_TREE
+    + """\
+target=$1 part=${1%/*}/.$2.part hash=$3 expected=$4
+case $part in /*) full=$part ;; *) full=$PWD/$part ;; esac
+if [ -e "$target" ] && { [ ! -d "$target" ] || [ -n "$(ls -A "$target")" ]; }; then
+  echo "it exists there and is not an empty folder" >&2; exit 17
+fi
+trap 'rm -rf -- "$full"; exit 1' HUP INT TERM
+mkdir -p -- "$part" || exit 1
+(cd -- "$part" && exec tar -xf -) || { rm -rf -- "$part"; exit 28; }
+sum=$(cd -- "$part" && hash_tree)
+if [ "${sum%% *}" != "$expected" ]; then rm -rf -- "$part"; echo "it arrived damaged or incomplete" >&2; exit 74; fi
+{ [ ! -d "$target" ] || rmdir -- "$target"; } && mv -- "$part" "$target" || { rm -rf -- "$part"; exit 17; }
+"""
+)
+
+# $1 path, $2 hash tool; a file or a folder's tar stream on stdout, its kind and hash on stderr.
+SEND = (
+    _HASH
+    + _HASH_TREE
+    + """\
+hash=$2
+if [ -d "$1" ]; then
+  echo "kind=folder" >&2
+  cd -- "$1" || exit 1
+  { sum=$(hash_tree) && echo "sha256=${sum%% *}" >&2; } &
+  tar -cf - . || exit 1
+  wait
+  exit 0
+fi
+if [ ! -f "$1" ]; then echo "there is no such file" >&2; exit 2; fi
+{ sum=$(hash_in < "$1") && echo "sha256=${sum%% *}" >&2; } &
+cat < "$1" || exit 1
+wait
+"""
+)
+
+# $1 lock folder, $2 who we are, $3 seconds to wait, $4 heartbeat limit. The kernel's lock on the folder is the
+# lease: it goes with this process, and this process goes with its client (end of file) or its heartbeat.
+# The folder is open to all accounts of the board, so the note in it is replaced, never written through, and one line
+# of it is read. We wait in the kernel, for the holder is measuring; only busybox's flock, which cannot, asks again.
+KEEP_LEASE = """\
+folder=$1
+if [ -L "$folder" ]; then echo "refused: $folder is a link"; exit 1; fi
+if [ ! -d "$folder" ]; then mkdir -p -- "$folder" && chmod 0777 "$folder"; fi
+exec 9< "$folder" || exit 1
+say() { holder=; { read -r holder < "$folder/holder"; } 2>/dev/null; echo "$1 $holder"; }
+if ! flock -n 9; then
+  say busy
+  flock -E 75 -w "$3" 9 2>/dev/null
+  case $? in
+    0) ;;
+    75) say late; exit 75 ;;
+    *)
+      left=$3
+      until flock -n 9; do
+        if [ "$left" -le 0 ]; then say late; exit 75; fi
+        sleep 1
+        left=$((left - 1))
+      done ;;
+  esac
+fi
+rm -f -- "$folder/holder"
+(set -C; printf '%s since %s' "$2" "$(date +%H:%M:%S)" > "$folder/holder") 2>/dev/null
+echo held
+while read -r ${4:+-t "$4"} beat; do :; done
+rm -f -- "$folder/holder"
+"""

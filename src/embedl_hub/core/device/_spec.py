@@ -1,0 +1,92 @@
+"""What a board is: as the user says, completed by asking the board once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Prints "key=value" lines; every line is optional. $1 is the artifact root or nothing.
+PROBE = """\
+root=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/edgeproof}
+mkdir -p -- "$root/runs" "$root/store" && chmod 700 -- "$root" && (cd -- "$root" && echo "root=$(pwd -P)") || exit 1
+echo "os=$(. /etc/os-release 2>/dev/null && echo "$PRETTY_NAME" || uname -s)"
+echo "architecture=$(uname -m)"
+echo "version.kernel=$(uname -r)"
+echo "cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || nproc 2>/dev/null)"
+while read -r key value unit; do
+  if [ "$key" = MemTotal: ]; then echo "memory_kib=$value"; break; fi
+done 2>/dev/null < /proc/meminfo
+if [ -r /proc/device-tree/model ]; then echo "model=$(tr -d '\\000' < /proc/device-tree/model)"; fi
+echo "cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)"
+if command -v nvidia-smi >/dev/null 2>&1; then
+  nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | while IFS=, read -r name driver; do
+    echo "accelerator=$name"; echo "version.nvidia_driver=${driver# }"
+  done
+elif [ -r /etc/nv_tegra_release ]; then
+  echo "accelerator=NVIDIA Tegra"; echo "version.l4t=$(head -n 1 /etc/nv_tegra_release)"
+fi
+for path in /dev/hailo[0-9]* /dev/apex_[0-9]* /dev/accel/accel[0-9]*; do
+  if [ -e "$path" ]; then echo "accelerator=${path#/dev/}"; fi
+done
+if command -v python3 >/dev/null 2>&1; then
+  echo "version.python=$(python3 -c 'import platform; print(platform.python_version())')"
+fi
+"""
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """What a device is. Fields left out are filled in by asking the board.
+
+    Attributes:
+        device_name: What people call it: ``Jetson Orin Nano``, ``Samsung Galaxy S24``.
+        os: Operating system with its version.
+        architecture: ``aarch64``, ``x86_64`` …
+        cpu: The processor's own name.
+        cores: Processors that are online.
+        memory_bytes: Main memory.
+        accelerators: GPUs, NPUs and the like, by name.
+        versions: Versions of what matters there, by name.
+    """
+
+    device_name: str | None = None
+    os: str | None = None
+    architecture: str | None = None
+    cpu: str | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    accelerators: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def completed(self, answer: Mapping[str, list[str]]) -> DeviceSpec:
+        """Return the spec with what the user left out taken from the board's answer."""
+
+        def first(key: str) -> str | None:
+            return next((value for value in answer.get(key, ()) if value), None)
+
+        cores, memory = first("cores"), first("memory_kib")
+        found = {key.partition(".")[2]: values[0] for key, values in answer.items() if key.startswith("version.")}
+        return replace(
+            self,
+            device_name=self.device_name or first("model"),
+            os=self.os or first("os"),
+            architecture=self.architecture or first("architecture"),
+            cpu=self.cpu or first("cpu"),
+            cores=self.cores or (int(cores) if cores and cores.isdigit() else None),
+            memory_bytes=self.memory_bytes or (int(memory) * 1024 if memory and memory.isdigit() else None),
+            accelerators=self.accelerators or tuple(answer.get("accelerator", ())),
+            versions={**found, **self.versions},
+        )
+
+
+def parse_probe(text: str) -> dict[str, list[str]]:
+    """Return the probe's lines as lists of values by key."""
+    answer: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            answer.setdefault(key, []).append(value.strip())
+    return answer

@@ -1,0 +1,293 @@
+"""Files and folders over an SSH connection: as pipes, under a temporary name, checked by hash, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import subprocess
+import tarfile
+import threading
+import time
+from typing import IO, TYPE_CHECKING
+
+from embedl_hub.core.device._process import Outcome, execute
+from embedl_hub.core.device._progress import progress
+from embedl_hub.core.device._script import DISCARD, PLACE, RECEIVE_FILE, RECEIVE_FOLDER, SEND, command_line
+from embedl_hub.core.device._tree import pack, remove, unpack, unpacked_files
+from embedl_hub.errors import TransferError
+from embedl_hub.tracking import hash_file, walk_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from embedl_hub.core.device._ssh_connection import SSHConnection
+    from embedl_hub.core.device._ssh_mux import Session
+
+_STALLED_S = 120.0
+_POLL_S = 0.01
+# Below this size hashing first is quicker than the second question that hashing alongside costs.
+_HASH_FIRST_BYTES = 32 << 20
+_UNKNOWN_SIZE_BYTES = 1 << 30
+_FULL_BYTES = 1 << 20
+_DAMAGED = 74
+_AGAIN = "Did the file change meanwhile? Send it again; if it fails again, check the disks."
+
+
+class Transfer:
+    """Moves files between this machine and one board."""
+
+    def __init__(self, connection: SSHConnection) -> None:
+        self._connection = connection
+        self._place = connection.config.place
+
+    def put_file(self, source: Path, target: str) -> None:
+        """Send one file."""
+        what = f"{source} could not be put at {target} on {self._place}"
+        size = source.stat().st_size
+        token = secrets.token_hex(6)
+        mode = "755" if os.access(source, os.X_OK) else "644"
+        expected = hash_file(source) if size < _HASH_FIRST_BYTES else ""
+        tool = self._connection.open().hash_tool(size)
+        arguments = (target, token, str(size), tool, mode, expected)
+        with source.open("rb") as file, progress(f"{source.name} to {self._place}", size) as advance:
+            digest = None if expected else _FollowingHash(source)
+            try:
+                line = command_line(RECEIVE_FILE, "edgeproof", *arguments)
+                printed = self._stream(line, file, advance, what, stdin=file).stdout
+            finally:
+                sent = expected if digest is None else digest.result()
+        if digest is not None:
+            arrived = _value_of("sha256", printed)
+            if arrived != sent:
+                self._script(DISCARD, target, token, what=what)
+                raise TransferError(f"{what}: sent {sent}, arrived {arrived}. {_AGAIN}")
+            self._script(PLACE, target, token, what=what)
+
+    def put_folder(self, source: Path, target: str) -> None:
+        """Send a folder as one stream."""
+        what = f"{source} could not be put at {target} on {self._place}"
+        capabilities = self._connection.open()
+        if "tar" not in capabilities.tools:
+            raise TransferError(f"{what}: there is no tar on the board. Send the files one by one.")
+        files = list(walk_files(source))
+        size = sum(path.stat().st_size for _, path in files)
+        expected = _digest_of_hashes(hash_file(path) for _, path in files)
+        arguments = (target, secrets.token_hex(6), capabilities.hash_tool(0), expected)
+        line = command_line(RECEIVE_FOLDER, "edgeproof", *arguments)
+        with progress(f"{source.name}/ to {self._place}", size) as advance:
+            self._feed(line, lambda stream: pack(source, stream, advance), what)
+
+    def get(self, source: str, target: Path) -> None:
+        """Fetch a file or a folder; a folder comes as one stream and is unpacked here, checked name by name."""
+        what = f"{source} on {self._place} could not be put at {target}"
+        if target.is_dir() and any(target.iterdir()):
+            raise TransferError(f"{what}: the target exists and is not an empty folder.")
+        token = secrets.token_hex(6)
+        part, stream = (target.with_name(f".{token}.{end}") for end in ("part", "stream"))
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            kind, sent, arrived = self._receive(source, stream, what)
+            if kind == "folder":
+                part.mkdir()
+                with stream.open("rb") as file:
+                    unpack(file, part)
+                arrived = _digest_of_hashes(hash_file(path) for path in unpacked_files(part))
+            elif target.is_dir():
+                raise TransferError(f"{what}: {target} is a folder; name the file it should become.")
+            else:
+                stream.replace(part)
+            if sent != arrived:
+                raise TransferError(f"{what}: sent {sent}, arrived {arrived}. {_AGAIN}")
+            if target.is_dir():
+                target.rmdir()
+            part.replace(target)
+        except (OSError, tarfile.TarError) as error:
+            raise TransferError(f"{what}: {error}.") from error
+        finally:
+            remove(stream)
+            remove(part)
+
+    def _receive(self, source: str, stream: Path, what: str) -> tuple[str, str, str]:
+        """Let the board write into a file here; return what it is, the hash it has there, and the file's hash here."""
+        tool = self._connection.open().hash_tool(_UNKNOWN_SIZE_BYTES)
+        with stream.open("xb") as file, progress(f"{source} from {self._place}", _UNKNOWN_SIZE_BYTES) as advance:
+            digest = _FollowingHash(stream)
+            try:
+                line = command_line(SEND, "edgeproof", source, tool)
+                said = self._stream(line, file, advance, what, stdin=subprocess.DEVNULL, stdout=file).stderr
+            except TransferError as error:
+                # The master writes the file; that it could not shows only in the space that is left.
+                if shutil.disk_usage(stream.parent).free < _FULL_BYTES:
+                    raise TransferError(f"{what}: there is no space left here. Free some (df -h).") from error
+                raise
+            finally:
+                arrived = digest.result()
+        return _value_of("kind", said), _value_of("sha256", said), arrived
+
+    def _script(self, text: str, *arguments: str, what: str) -> None:
+        with self._connection.slots:
+            session = self._connection.session(command_line(text, "edgeproof", *arguments))
+            outcome = execute(session, timeout_s=_STALLED_S, echo=False)
+        self._check(session, outcome, what)
+
+    def _stream(
+        self,
+        line: str,
+        followed: IO[bytes],
+        advance: Callable[[int], None],
+        what: str,
+        *,
+        stdin: IO[bytes] | int,
+        stdout: IO[bytes] | int = subprocess.PIPE,
+    ) -> Outcome:
+        """Let ssh read or write a file by itself; how far it is shows in the offset it shares with us."""
+
+        def position() -> int:
+            return os.lseek(followed.fileno(), 0, os.SEEK_CUR)
+
+        with self._connection.slots:
+            session = self._connection.session(line, stdin=stdin, stdout=stdout)
+            outcome = self._finish(session, position, advance)
+        self._check(session, outcome, what)
+        return outcome
+
+    def _feed(self, line: str, produce: Callable[[IO[bytes]], None], what: str) -> None:
+        """Feed a remote script from a function in a thread of its own."""
+        with self._connection.slots:
+            session = self._connection.session(line)
+            assert session.stdin is not None  # noqa: S101 - opened with pipes
+            feeder = _Feeder(session.stdin, produce)
+            outcome = self._finish(session, feeder.position, lambda _: None)
+            feeder.finish()
+        self._check(session, outcome, what)
+
+    def _finish(self, session: Session, position: Callable[[], int], advance: Callable[[int], None]) -> Outcome:
+        """Wait for a transfer to end, as long as it moves."""
+        output, complaint = _Drain(session.stdout), _Drain(session.stderr)
+        at, last_move = 0, time.monotonic()
+        try:
+            while session.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    session.wait(_POLL_S)
+                now_at = position()
+                if now_at != at:
+                    advance(now_at - at)
+                    at, last_move = now_at, time.monotonic()
+                elif time.monotonic() - last_move > _STALLED_S:
+                    raise TransferError(
+                        f"The transfer with {self._place} has not moved for {_STALLED_S:g} s. "
+                        "Is the board overloaded, or does its disk hang?"
+                    )
+        finally:
+            session.kill()
+        return Outcome(output.result(), complaint.result(), session.returncode)
+
+    def _check(self, session: Session, outcome: Outcome, what: str) -> None:
+        if outcome.exit_code == 0:
+            return
+        self._connection.check(session, f"during a transfer ({what})")
+        lines = (line for line in outcome.stderr.splitlines() if not line.startswith(("kind=", "sha256=")))
+        reason = "\n".join(lines).strip()[-500:] or f"exit code {outcome.exit_code}"
+        hint = ""
+        if "No space left" in reason:
+            hint = " Free some there (df -h), or choose another folder with artifact_root on the device."
+        elif "Permission denied" in reason:
+            hint = " Choose a folder that the login may use."
+        elif outcome.exit_code == _DAMAGED:
+            hint = f" {_AGAIN}"
+        raise TransferError(f"{what}: {reason}.{hint}")
+
+
+class _Drain:
+    """Reads a pipe to its end in the background, so that the writer never blocks."""
+
+    def __init__(self, stream: IO[bytes] | None) -> None:
+        self._text = ""
+        self._stream = stream
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        if self._stream is not None:
+            with self._stream:
+                self._text = self._stream.read().decode("utf-8", "replace")
+
+    def result(self) -> str:
+        self._thread.join()
+        return self._text
+
+
+class _Feeder:
+    """Writes into a pipe in the background and counts what went through; the first error comes out of finish."""
+
+    def __init__(self, stream: IO[bytes], produce: Callable[[IO[bytes]], None]) -> None:
+        self._stream = stream
+        self._produce = produce
+        self._written = 0
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._produce(self)  # type: ignore[arg-type]
+        except BrokenPipeError:
+            pass  # The far side gave up first; its words say why.
+        except Exception as error:  # noqa: BLE001 - carried to the caller's thread
+            self._error = error
+        with contextlib.suppress(OSError):
+            self._stream.close()
+
+    def write(self, data: bytes) -> int:
+        count = self._stream.write(data)
+        self._written += count
+        return count
+
+    def position(self) -> int:
+        return self._written
+
+    def finish(self) -> None:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+
+class _FollowingHash:
+    """Hashes a file while it is sent or grows; ``result`` is asked once its last byte is there."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._complete = threading.Event()
+        self._digest = hashlib.sha256()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        with self._path.open("rb", buffering=0) as file:
+            while True:
+                is_last_round = self._complete.is_set()
+                while chunk := file.read(1 << 20):
+                    self._digest.update(chunk)
+                if is_last_round:
+                    return
+                self._complete.wait(_POLL_S)
+
+    def result(self) -> str:
+        self._complete.set()
+        self._thread.join()
+        return self._digest.hexdigest()
+
+
+def _value_of(key: str, text: str) -> str:
+    found = [line.partition("=")[2] for line in text.splitlines() if line.startswith(f"{key}=")]
+    return found[-1].strip() if found else "nothing"
+
+
+def _digest_of_hashes(hashes: Iterable[str]) -> str:
+    """Return the hash over all files' hashes, as the board's own script forms it."""
+    lines = "".join(f"{line}\n" for line in sorted(hashes))
+    return hashlib.sha256(lines.encode()).hexdigest()

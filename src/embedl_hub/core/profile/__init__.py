@@ -1,0 +1,18 @@
+"""Profilers: how fast a compiled model is on a device."""
+
+from embedl_hub.core.profile._onnxruntime import ONNXRuntimeProfiler, ONNXRuntimeProfilingResult
+from embedl_hub.core.profile._result import ProfilingResult
+from embedl_hub.core.profile._tensorrt import TensorRTProfiler, TensorRTProfilingResult
+from embedl_hub.core.profile._tflite import TFLiteProfiler, TFLiteProfilingResult
+from embedl_hub.errors import ProfileError
+
+__all__ = [
+    "ONNXRuntimeProfiler",
+    "ONNXRuntimeProfilingResult",
+    "ProfileError",
+    "ProfilingResult",
+    "TFLiteProfiler",
+    "TFLiteProfilingResult",
+    "TensorRTProfiler",
+    "TensorRTProfilingResult",
+]

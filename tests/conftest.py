@@ -1,0 +1,54 @@
+"""Fixtures of the whole suite: a board that is a real sshd on this machine."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.sshd import SSHServer
+
+from embedl_hub.core.device import SSHCommandRunner
+
+
+@pytest.fixture(scope="session")
+def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SSHServer]:
+    """One sshd for all tests of a worker that leave it in peace."""
+    server = SSHServer(tmp_path_factory.mktemp("sshd")).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def board(ssh_server: SSHServer) -> Iterator[SSHCommandRunner]:
+    """One runner for all tests of a worker that leave its connection in peace."""
+    runner = SSHCommandRunner(ssh_server.config())
+    yield runner
+    runner.close()
+
+
+@pytest.fixture
+def new_server(tmp_path: Path) -> Iterator[Callable[..., SSHServer]]:
+    """Start an sshd that only this test uses, and may break."""
+    servers: list[SSHServer] = []
+
+    def start(**options: Any) -> SSHServer:
+        servers.append(SSHServer(tmp_path / f"sshd{len(servers)}", **options))
+        return servers[-1].start()
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., SSHCommandRunner]]:
+    """Make a runner for a server, closed at the end of the test."""
+    runners: list[SSHCommandRunner] = []
+
+    def make(server: SSHServer, **changes: Any) -> SSHCommandRunner:
+        runners.append(SSHCommandRunner(server.config(**changes)))
+        return runners[-1]
+
+    yield make
+    for runner in runners:
+        runner.close()

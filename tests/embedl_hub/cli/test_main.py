@@ -1,0 +1,107 @@
+"""The command line: help that helps, clean errors, machine-readable output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import embedl_hub
+from embedl_hub.core import HubContext
+from embedl_hub.tracking import Store
+
+
+def hub(*arguments: str | Path, home: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = None if home is None else {"EMBEDL_HUB_HOME": str(home), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(
+        [sys.executable, "-m", "embedl_hub", *map(str, arguments)],
+        capture_output=True, text=True, timeout=60, check=False, env=environment,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return a store with a finished and a failed run."""
+    with HubContext("shapes", home=tmp_path) as ctx:
+        with ctx.client.start_run("COMPILE", "good"):
+            ctx.client.log_param("level", 3)
+            ctx.client.log_metric("latency", 1.25)
+            ctx.client.log_tag("stage", "[bold]ci[/bold]")
+        with pytest.raises(ValueError, match="too small"), ctx.client.start_run("PROFILE", "bad"):
+            raise ValueError("too small")
+    return tmp_path
+
+
+def test_version_and_help() -> None:
+    """Every command is listed with its line."""
+    assert hub("--version").stdout.strip() == f"embedl-hub, version {embedl_hub.__version__}"
+    text = hub("--help").stdout
+    assert "reindex" in text
+    assert "List and show recorded runs" in text
+
+
+def test_the_two_names_are_one_program() -> None:
+    """embedl-hub and ehub are installed beside Python."""
+    for name in ("embedl-hub", "ehub"):
+        program = Path(sys.executable).with_name(name)
+        assert subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout.endswith(
+            f"{embedl_hub.__version__}\n"
+        )
+
+
+def test_runs_are_listed_newest_first(home: Path) -> None:
+    """As a table and as JSON, filtered on wish."""
+    text = hub("run", "list", home=home).stdout
+    assert text.index("bad") < text.index("good")
+    runs = json.loads(hub("run", "list", "--json", "--status", "FAILED", home=home).stdout)
+    assert [run["name"] for run in runs] == ["bad"]
+    assert runs[0]["error"] == "ValueError: too small"
+
+
+def test_one_run_is_shown_by_the_beginning_of_its_id(home: Path) -> None:
+    """With values, and with the traceback of a failed one; markup in values is text."""
+    failed, finished = json.loads(hub("run", "list", "--json", home=home).stdout)
+    shown = hub("run", "show", finished["id"], home=home).stdout
+    assert "param level" in shown
+    assert "1.25" in shown
+    assert "[bold]ci[/bold]" in shown
+    assert "Traceback" in hub("run", "show", failed["id"], home=home).stdout
+    assert json.loads(hub("run", "show", finished["id"], "--json", home=home).stdout)["params"] == {"level": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "show", "nothing"], "no run with an id starting with 'nothing'"),
+        (["run", "list", "--home", "/nonexistent/place"], "There is no store at /nonexistent/place"),
+        (["reindex", "--home", "/nonexistent/place"], "There is no store at /nonexistent/place"),
+    ],
+)
+def test_what_a_user_can_fix_is_one_clean_message(home: Path, arguments: list[str], words: str) -> None:
+    """No traceback, exit code 1, on stderr."""
+    done = hub(*arguments, home=home)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    """Exit code 2, as click does it."""
+    done = hub("fly")
+    assert done.returncode == 2
+    assert "No such command 'fly'" in done.stderr
+
+
+def test_reindex_rebuilds_the_database(home: Path) -> None:
+    """Also a damaged one; the damaged file is kept."""
+    (home / "hub.db").write_bytes(b"not a database, but long enough to be looked at" * 100)
+    broken = hub("run", "list", home=home)
+    assert broken.returncode == 1
+    assert "embedl-hub reindex" in broken.stderr
+    assert hub("reindex", home=home).stdout.startswith("2 runs indexed")
+    with Store(home) as store:
+        assert len(store.runs()) == 2
+    assert list(home.glob("damaged-*"))

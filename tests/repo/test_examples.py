@@ -1,0 +1,193 @@
+"""Examples and code blocks run as they are printed, on this machine and on a real sshd."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from embedl_hub.core import HubContext
+from embedl_hub.core.compile import ONNXRuntimeCompiler, TFLiteCompiler
+from embedl_hub.core.device import Device, LocalCommandRunner, SSHCommandRunner
+from embedl_hub.core.profile import ONNXRuntimeProfiler
+from embedl_hub.errors import CompileError, ConfigError
+from embedl_hub.testing import check_provider, temporary_context
+from embedl_hub.tracking import RunStatus, Store
+
+ROOT = Path(__file__).parents[2]
+PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))) if "```python" in page.read_text()]
+
+
+def load(name: str) -> ModuleType:
+    """Import an example's script once per process: it registers its providers when it is imported."""
+    module_name = f"example_{name}"
+    if module_name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module_name, ROOT / "examples" / name / "main.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[module_name]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
+    """All Python blocks of a page, in order, as one program in an empty folder."""
+    program = "\n\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    (tmp_path / "page.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "page.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        env={"EMBEDL_HUB_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["custom_toolchain", "custom_provider"])
+def test_an_example_runs_without_a_board(name: str, tmp_path: Path) -> None:
+    """As its README says, from any folder, and tells where its runs are."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "examples" / name / "main.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"runs stored in {tmp_path / '.embedl'}" in done.stdout
+    with Store(tmp_path / ".embedl") as store:
+        assert {run.status for run in store.runs()} == {RunStatus.FINISHED}
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "weights.onnx"
+    path.write_bytes(bytes(range(256)) * 200)
+    return path
+
+
+@pytest.fixture
+def toolchain_board(board: SSHCommandRunner, tmp_path: Path) -> Device:
+    """A device of the custom toolchain's own type on a real sshd."""
+    return Device(
+        "my-device",
+        board,
+        provider_type="my_remote_backend",
+        artifact_root=tmp_path / "root",
+        lease_dir=str(tmp_path / "lock"),
+    )
+
+
+def test_the_toolchain_runs_on_a_board(toolchain_board: Device, weights: Path, tmp_path: Path) -> None:
+    """Compile and profile over SSH; the compiled file is the one this machine would make, the board is left clean."""
+    example = load("custom_toolchain")
+    result = example.run_all(weights, [toolchain_board], tmp_path / "home")
+    assert result.latency > 0
+    here = example.run_all(weights, [], tmp_path / "home")
+    assert here.memory_mb == result.memory_mb
+    with Store(tmp_path / "home") as store:
+        remote_profile, remote_compile, *_ = reversed(store.runs())
+        assert remote_compile.device == remote_profile.device == "my-device"
+        local = next(run for run in store.runs() if run.type == "COMPILE" and run.device is None)
+        assert (
+            store.run(remote_compile.id if remote_compile.type == "COMPILE" else remote_profile.id)
+            .artifacts["path"]
+            .sha256
+            == store.run(local.id).artifacts["path"].sha256
+        )
+    assert list((tmp_path / "root" / "runs").iterdir()) == []
+
+
+def test_the_toolchains_providers_conform(toolchain_board: Device, weights: Path, tmp_path: Path) -> None:
+    """Ours keep the rules we ask of others."""
+    example = load("custom_toolchain")
+    missing = weights.with_name("missing")
+    check_provider(example.MyCompiler(), "local", weights, bad_args=[missing])
+    check_provider(example.MyCompiler(), "my_remote_backend", weights, devices=[toolchain_board], bad_args=[missing])
+    with HubContext("models", home=tmp_path / "models") as ctx:
+        compiled = example.MyCompiler().run(ctx, weights)
+    check_provider(example.MyProfiler(), "local", compiled)
+    check_provider(example.MyProfiler(), "my_remote_backend", compiled, devices=[toolchain_board])
+
+
+@pytest.fixture
+def provider_board(board: SSHCommandRunner, tmp_path: Path) -> Device:
+    """A device of the custom provider's type on a real sshd, with its backend installed."""
+    example = load("custom_provider")
+    path = tmp_path / "backend" / "my_backend.py"
+    device: Device = example.get_device_on(board, name="main", config=example.MyBackendConfig(backend_path=str(path)))
+    example.install_backend(device, str(path.parent))
+    return replace(device, artifact_root=tmp_path / "root", lease_dir=str(tmp_path / "lock"))
+
+
+def test_the_providers_of_ones_own_conform(provider_board: Device, weights: Path, tmp_path: Path) -> None:
+    """Three components of the hub on a backend it does not know, over SSH."""
+    missing = weights.with_name("missing")
+    for component in (ONNXRuntimeCompiler(), TFLiteCompiler()):
+        check_provider(component, "my_custom_backend", weights, devices=[provider_board], bad_args=[missing])
+    with HubContext("models", [provider_board], home=tmp_path / "models") as ctx:
+        compiled = ONNXRuntimeCompiler().run(ctx, weights)
+    check_provider(ONNXRuntimeProfiler(), "my_custom_backend", compiled, devices=[provider_board])
+
+
+def test_a_setting_for_one_component_goes_before_the_devices(provider_board: Device) -> None:
+    """The profiler's override is found, the compiler gets the device's own."""
+    example = load("custom_provider")
+    changed = replace(
+        provider_board,
+        provider_config=example.MyBackendConfig(backend_path="/usr/bin/compile-tool"),
+        provider_config_overrides={ONNXRuntimeProfiler: example.MyBackendConfig(backend_path="/usr/bin/profile-tool")},
+    )
+    of = changed.get_provider_config
+    assert of(example.MyBackendConfig, ONNXRuntimeProfiler).backend_path == "/usr/bin/profile-tool"
+    assert of(example.MyBackendConfig, ONNXRuntimeCompiler).backend_path == "/usr/bin/compile-tool"
+
+
+def test_an_option_the_backend_cannot_honour_is_refused(provider_board: Device, weights: Path) -> None:
+    """Silence would be a lie about the result."""
+    with temporary_context([provider_board]) as ctx:
+        with pytest.raises(CompileError, match="leave the other options out"):
+            ONNXRuntimeCompiler().run(ctx, weights, quantize_io=True)
+        assert ctx.client.store is not None
+        assert ctx.client.store.runs()[0].status is RunStatus.FAILED
+
+
+def test_the_forms_of_registration_the_contract_shows() -> None:
+    """Every keyword by name, **kwargs for the rest, the enum or any string; each on a component of its own."""
+    example = load("custom_toolchain")
+
+    class Fresh(ONNXRuntimeCompiler):
+        """Inherits the declaration, starts without providers of its own."""
+
+    class FreshToo(example.MyCompiler):  # type: ignore[misc, name-defined]
+        """Likewise."""
+
+    @Fresh.provider("my_custom_backend")
+    def _rest(ctx, onnx_path, *, device=None, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN003, ANN202
+        ...
+
+    @FreshToo.provider("my_remote_backend")
+    def _bare(ctx, model_path, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN003, ANN202
+        return "custom"
+
+    with temporary_context(
+        [Device("my-device", LocalCommandRunner(), provider_type="my_remote_backend", lease_dir=None)]
+    ) as ctx:
+        assert FreshToo(device="my-device", optimize=True).run(ctx, Path("model.onnx")) == "custom"
+    assert "my_custom_backend" in Fresh.provider_types()
+
+
+def test_a_config_of_another_class_names_both() -> None:
+    """What the device has, what the provider expects."""
+    example = load("custom_provider")
+    device = example.get_device_on(LocalCommandRunner(), name="main", config=example.MyBackendConfig())
+
+    class Other(example.ProviderConfig):  # type: ignore[misc, name-defined]
+        """A config nobody set."""
+
+    with pytest.raises(ConfigError, match=r"configured with MyBackendConfig for ONNXRuntimeCompiler.*expects Other"):
+        device.get_provider_config(Other, ONNXRuntimeCompiler)

@@ -1,0 +1,1 @@
+"""Real parts for tests: an sshd, Debian programs, processes and their ends."""
