@@ -26,6 +26,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except BoardError as error:
         sys.stderr.write("embedl-onnxruntime: error: {}\n".format(error))
         return EXIT_FAILED
+    except ImportError as error:
+        sys.stderr.write(
+            "embedl-onnxruntime: error: This Python ({}) lacks a package: {}. Install what is needed with: "
+            "{} -m pip install numpy onnxruntime\n".format(sys.executable, error, sys.executable)
+        )
+        return EXIT_FAILED
     except KeyboardInterrupt:
         sys.stderr.write("embedl-onnxruntime: stopped.\n")
         return 130

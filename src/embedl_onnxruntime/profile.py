@@ -114,7 +114,9 @@ def _feed(model: Model, request: Request) -> Tuple[Arrays, Dict[str, Any]]:
 def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
     if request.layer_runs < 1:
         return {"rows": [], "runs": 0}
-    folder = Path(tempfile.mkdtemp(prefix="embedl-onnxruntime-"))
+    # Beside what is kept, so that whoever removes that folder removes everything, also after a crash.
+    beside = None if request.keep_trace is None else str(request.keep_trace.parent)
+    folder = Path(tempfile.mkdtemp(prefix="embedl-onnxruntime-", dir=beside))
     try:
         _say("profiling layers over {} runs".format(request.layer_runs))
         model = Model(request.model, request.settings, profile_prefix=str(folder / "trace"))
@@ -124,7 +126,7 @@ def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
         path = model.end_profiling()
         trace = read_trace(path)
         if request.keep_trace is not None:
-            shutil.copyfile(str(path), str(request.keep_trace))
+            path.replace(request.keep_trace)
         return _as_rows(trace)
     finally:
         shutil.rmtree(str(folder), ignore_errors=True)

@@ -162,7 +162,8 @@ def check_feed(inputs: Sequence[Tensor], feed: Arrays) -> None:
         if name not in known:
             continue
         tensor = known[name]
-        if tensor.dtype != array.dtype.name:
+        is_text = tensor.dtype == "string" and array.dtype.kind in "UO"
+        if tensor.dtype != array.dtype.name and not is_text:
             faults.append("{!r} is {}, the model takes {}".format(name, array.dtype.name, tensor.dtype))
         fits = len(array.shape) == len(tensor.shape) and all(
             not isinstance(size, int) or size == given for size, given in zip(tensor.shape, array.shape)
