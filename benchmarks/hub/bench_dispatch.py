@@ -85,7 +85,8 @@ def measure_dispatch(rounds: int) -> dict[str, list[float]]:
 
 def measure_import(rounds: int) -> tuple[list[float], list[float], set[str]]:
     """Return the times of an empty and an importing interpreter in ms, in turns, and the heavy modules that woke."""
-    empty, importing = [], []
+    empty: list[float] = []
+    importing: list[float] = []
     loaded: set[str] = set()
     code = "import embedl_hub.core, sys; print(' '.join(sys.modules))"
     for _ in range(rounds):

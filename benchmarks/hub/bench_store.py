@@ -290,7 +290,7 @@ def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--opponent-python", type=Path, help="the Python of an environment that has MLflow")
-    # Not the system's temporary folder: where others delete files by the thousand, making one takes several times as long.
+    # Not the temporary folder: where others delete files by the thousand, making one can take several times as long.
     parser.add_argument("--folder", type=Path, default=Path.home(), help="where the stores are made for the while")
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--json", type=Path)

@@ -25,15 +25,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedl_hub.core.device import Board, Device, SSHCommandRunner
+from embedl_hub.core.device import Board, CommandResult, Device, SSHCommandRunner
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tests")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from report import machine, print_table
 from support.debian import require
 from support.sshd import SSHServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    AnyPath = str | os.PathLike[str]
 
 LARGE_BYTES = 256 << 20
 FILES, FILE_BYTES = 1000, 4096
@@ -203,7 +206,7 @@ def measure(comparison: Comparison, rounds: int) -> dict[str, list[float]]:
 
 def measure_same_again(bench: Bench, rounds: int) -> tuple[list[float], int]:
     """Return the times of sending the same artifact again, and the commands each took."""
-    counting = CountingRunner(bench.runner)
+    counting = CountingRunner(bench.server.config())
     board = Board(Device("board", runner=counting, artifact_root=bench.server.folder / "root"), counting)
     sha256 = file_hash(bench.large)
     board.send(bench.large, sha256, "model.bin")
@@ -213,19 +216,31 @@ def measure_same_again(bench: Bench, rounds: int) -> tuple[list[float], int]:
         start = time.perf_counter_ns()
         board.send(bench.large, sha256, "model.bin")
         times.append((time.perf_counter_ns() - start) / 1e9)
+    counting.close()
     return times, counting.trips
 
 
-class CountingRunner:
-    """A runner that counts its uses."""
+class CountingRunner(SSHCommandRunner):
+    """A runner that counts the sessions it opens: each is one round trip."""
 
-    def __init__(self, runner: SSHCommandRunner) -> None:
-        self.trips = 0
-        self._runner = runner
+    trips = 0
 
-    def __getattr__(self, name: str) -> object:
+    def run(
+        self,
+        argv: Sequence[AnyPath],
+        cwd: AnyPath | None = None,
+        *,
+        hide: bool = False,
+        timeout_s: float | None = None,
+    ) -> CommandResult:
+        """Run a command, and count it."""
         self.trips += 1
-        return getattr(self._runner, name)
+        return super().run(argv, cwd, hide=hide, timeout_s=timeout_s)
+
+    def put(self, local: AnyPath, remote: AnyPath) -> None:
+        """Send a file, and count it."""
+        self.trips += 1
+        super().put(local, remote)
 
 
 def file_hash(path: Path) -> str:
@@ -246,7 +261,7 @@ def equal_trees(folder: Path, original: Path) -> None:
 def rows_of(comparison: Comparison, times: dict[str, list[float]]) -> list[tuple[str, ...]]:
     """Return a table's lines: ours against each opponent."""
     medians = {name: statistics.median(values) for name, values in times.items()}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in list(comparison.sides)[1:]:
         ratio = medians[OURS] / medians[name]
         required = f"<= {comparison.limit:.2f}" if name == comparison.required_of else "-"
@@ -299,7 +314,7 @@ def main() -> None:
     result["same artifact again"] = {OURS: again, "round_trips": trips}
     print_table(("what", "ours", "opponent", "its median", "ours/opponent", "required", "met"), rows)
     print(
-        f"medians of {arguments.rounds} rounds in turns ({arguments.command_rounds} for the command), one more to warm up"
+        f"medians of {arguments.rounds} rounds in turns, {arguments.command_rounds} of the command, after a first one"
     )
     print(f"machine: {', '.join(f'{key} {value}' for key, value in facts.items())}; load now {os.getloadavg()[0]:.1f}")
     if arguments.json:

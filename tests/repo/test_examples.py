@@ -142,9 +142,13 @@ def test_a_setting_for_one_component_goes_before_the_devices(provider_board: Dev
         provider_config=example.MyBackendConfig(backend_path="/usr/bin/compile-tool"),
         provider_config_overrides={ONNXRuntimeProfiler: example.MyBackendConfig(backend_path="/usr/bin/profile-tool")},
     )
-    of = changed.get_provider_config
-    assert of(example.MyBackendConfig, ONNXRuntimeProfiler).backend_path == "/usr/bin/profile-tool"
-    assert of(example.MyBackendConfig, ONNXRuntimeCompiler).backend_path == "/usr/bin/compile-tool"
+    for component, path in (
+        (ONNXRuntimeProfiler, "/usr/bin/profile-tool"),
+        (ONNXRuntimeCompiler, "/usr/bin/compile-tool"),
+    ):
+        config = changed.get_provider_config(example.MyBackendConfig, component)
+        assert config is not None
+        assert config.backend_path == path
 
 
 def test_an_option_the_backend_cannot_honour_is_refused(provider_board: Device, weights: Path) -> None:

@@ -47,7 +47,7 @@ def _apt_get(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     # A container has no init; a freshly installed sshd must not be started either.
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     return subprocess.run(
-        ["apt-get", "-q", *arguments],
+        ["apt-get", "-q", "-o", f"DPkg::Lock::Timeout={_INSTALL_LIMIT_S}", *arguments],
         env=environment,
         capture_output=True,
         text=True,

@@ -94,7 +94,12 @@ def test_an_artifact_goes_to_the_board_once(tmp_path: Path) -> None:
     device = scripted_device(tmp_path / "board")
     assert device.runner is not None
     put = device.runner.put
-    device.runner.put = lambda local, remote: (sent.append(str(remote)), put(local, remote))[1]  # type: ignore[method-assign]
+
+    def counted(local: Path, remote: Path) -> None:
+        sent.append(str(remote))
+        put(local, remote)
+
+    device.runner.put = counted  # type: ignore[method-assign, assignment]
     with temporary_context([device]) as ctx:
         for _ in range(3):
             with ctx.client.start_run():

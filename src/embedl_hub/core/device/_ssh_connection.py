@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -64,19 +65,7 @@ class SSHConnection:
 
     def open(self) -> Capabilities:
         """Connect unless connected, and return what the board can do."""
-        with self._lock:
-            if self._capabilities is None:
-                if shutil.which("ssh") is None:
-                    raise ConnectError("There is no ssh program on this machine; install openssh-client.")
-                prefer = [] if self._user_chose_cipher() else ["-o", f"Ciphers=^{_FAST_CIPHER}"]
-                self._start(prefer)
-                capabilities = self._ask()
-                if prefer and not capabilities.aes:
-                    # Without AES instructions on the board, OpenSSH's own choice is the faster one.
-                    self._exit()
-                    self._start([])
-                self._capabilities = capabilities
-            return self._capabilities
+        return self._open()[1]
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
@@ -91,8 +80,7 @@ class SSHConnection:
         patience = time.monotonic() + self.config.connect_timeout_s
         attempt, pause_s = 1, 0.02
         while True:
-            self.open()
-            socket_path = self._socket_path
+            socket_path, _ = self._open()
             try:
                 return Session(socket_path, line, stdin=stdin, stdout=stdout)
             except MasterGoneError as error:
@@ -117,6 +105,29 @@ class SSHConnection:
                 f"The connection to {self.config.place} was lost {when}; what ran there is stopped by its watch. "
                 "Is the board still on and on the network? The next use connects again."
             )
+
+    def _open(self) -> tuple[str, Capabilities]:
+        # One answer: a moment later the socket may be that of another thread's new master, not yet there.
+        with self._lock:
+            if self._capabilities is None:
+                self._capabilities = self._connect()
+            return self._socket_path, self._capabilities
+
+    def _connect(self) -> Capabilities:
+        if shutil.which("ssh") is None:
+            raise ConnectError("There is no ssh program on this machine; install openssh-client.")
+        prefer = [] if self._user_chose_cipher() else ["-o", f"Ciphers=^{_FAST_CIPHER}"]
+        self._start(prefer)
+        try:
+            capabilities = self._ask()
+        except BaseException:
+            self._exit()
+            raise
+        if prefer and not capabilities.aes:
+            # Without AES instructions on the board, OpenSSH's own choice is the faster one.
+            self._exit()
+            self._start([])
+        return capabilities
 
     @property
     def _socket_path(self) -> str:
@@ -205,6 +216,8 @@ class SSHConnection:
 
 
 def _end_masters(folder: str) -> None:
-    for path in Path(folder).iterdir():
-        ask_to_exit(str(path))
+    # A clean-up of /tmp may have been there first.
+    with contextlib.suppress(OSError):
+        for path in Path(folder).iterdir():
+            ask_to_exit(str(path))
     shutil.rmtree(folder, ignore_errors=True)

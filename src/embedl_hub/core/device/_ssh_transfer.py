@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 from embedl_hub.core.device._process import Outcome, execute
 from embedl_hub.core.device._progress import progress
 from embedl_hub.core.device._script import DISCARD, PLACE, RECEIVE_FILE, RECEIVE_FOLDER, SEND, command_line
-from embedl_hub.core.device._tree import pack, remove, unpack, unpacked_files
+from embedl_hub.core.device._tree import pack, remove, unpack
 from embedl_hub.errors import TransferError
 from embedl_hub.tracking import hash_file, walk_files
 
@@ -94,8 +94,7 @@ class Transfer:
             if kind == "folder":
                 part.mkdir()
                 with stream.open("rb") as file:
-                    unpack(file, part)
-                arrived = _digest_of_hashes(hash_file(path) for path in unpacked_files(part))
+                    arrived = _digest_of_hashes(unpack(file, part))
             elif target.is_dir():
                 raise TransferError(f"{what}: {target} is a folder; name the file it should become.")
             else:
@@ -191,7 +190,8 @@ class Transfer:
             return
         self._connection.check(session, f"during a transfer ({what})")
         lines = (line for line in outcome.stderr.splitlines() if not line.startswith(("kind=", "sha256=")))
-        reason = "\n".join(lines).strip()[-500:] or f"exit code {outcome.exit_code}"
+        ending = "no answer in time" if outcome.exit_code is None else f"exit code {outcome.exit_code}"
+        reason = "\n".join(lines).strip()[-500:] or ending
         hint = ""
         if "No space left" in reason:
             hint = " Free some there (df -h), or choose another folder with artifact_root on the device."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import posixpath
 import shutil
@@ -14,7 +15,7 @@ from embedl_hub.errors import TransferError
 from embedl_hub.tracking import walk_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _CHUNK_BYTES = 1 << 20
 
@@ -40,9 +41,14 @@ def pack(folder: Path, stream: IO[bytes], advance: Callable[[int], None]) -> Non
             advance(facts.st_size)
 
 
-def unpack(stream: IO[bytes], folder: Path) -> None:
-    """Read a tar stream from a board into a new folder; the board's names are hostile until checked."""
+def unpack(stream: IO[bytes], folder: Path) -> list[str]:
+    """Read a tar stream from a board into a new folder and return its files' hashes.
+
+    The board's names are hostile until checked.
+    """
+    hashes: list[str] = []
     links: list[tuple[Path, str]] = []
+    made: set[Path] = set()
     with tarfile.open(fileobj=stream, mode="r:") as archive:
         for entry in archive:
             name = _checked_name(entry.name)
@@ -50,15 +56,18 @@ def unpack(stream: IO[bytes], folder: Path) -> None:
             if entry.issym():
                 links.append((target, _checked_link(name, entry.linkname)))
                 continue
-            (target if entry.isdir() else target.parent).mkdir(parents=True, exist_ok=True)
+            needed = target if entry.isdir() else target.parent
+            if needed not in made:
+                needed.mkdir(parents=True, exist_ok=True)
+                made.add(needed)
             if entry.isreg():
                 with archive.extractfile(entry) as source:  # type: ignore[union-attr]
-                    _write_new(target, source, executable=bool(entry.mode & 0o100))
+                    hashes.append(_write_new(target, source, executable=bool(entry.mode & 0o100)))
             elif entry.islnk():
                 # A second name of a file that came before: here it becomes a file of its own.
                 original = folder / _checked_name(entry.linkname)
                 with original.open("rb") as source:
-                    _write_new(target, source, executable=os.access(original, os.X_OK))
+                    hashes.append(_write_new(target, source, executable=os.access(original, os.X_OK)))
             elif not entry.isdir():
                 raise TransferError(
                     f"The board sent {entry.name!r}, which is neither a file, a folder nor a link; refused."
@@ -69,15 +78,7 @@ def unpack(stream: IO[bytes], folder: Path) -> None:
     # A link may lead out by way of another one, whatever their texts say.
     for target, aim in links:
         _check_inside(target, folder, f"the link {str(target.relative_to(folder))!r} -> {aim!r}")
-
-
-def unpacked_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of an unpacked folder; its links are not followed."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            if not path.is_symlink():
-                yield path
+    return hashes
 
 
 def remove(path: Path) -> None:
@@ -94,11 +95,15 @@ def _checked_name(name: str) -> str:
     return posixpath.normpath(name)
 
 
-def _write_new(target: Path, source: IO[bytes], *, executable: bool) -> None:
+def _write_new(target: Path, source: IO[bytes], *, executable: bool) -> str:
+    digest = hashlib.sha256()
     with target.open("xb") as file:
-        shutil.copyfileobj(source, file, _CHUNK_BYTES)
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            file.write(chunk)
     if executable:
         target.chmod(0o755)
+    return digest.hexdigest()
 
 
 def _make_link(target: Path, aim: str, folder: Path) -> None:

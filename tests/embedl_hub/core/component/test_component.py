@@ -297,7 +297,7 @@ def test_a_cloud_device_has_no_runner_and_no_folders() -> None:
     @step.provider("cloud")
     def _use(ctx: HubContext, model: Path, *, device: str | None = None, **_: object) -> None:
         assert device is not None
-        _ = ctx.devices[device].artifact_dir
+        str(ctx.devices[device].artifact_dir)
 
     with temporary_context([Device("phone", None, DeviceSpec("Phone"), "cloud")]) as ctx:
         with pytest.raises(Exception, match=r"'phone' \(cloud\) has no runner"):

@@ -115,7 +115,7 @@ def test_a_subclass_that_changes_only_options_of_run_is_refused() -> None:
     with pytest.raises(SignatureError, match="lacks 'extra'"):
 
         class Grown(Base):
-            def run(  # type: ignore[override]
+            def run(
                 self, ctx: HubContext, model: object, *, device: str | None = None, level: int = 1, extra: int = 0
             ) -> object:
                 raise NoProviderError

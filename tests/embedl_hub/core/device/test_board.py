@@ -71,9 +71,6 @@ def content(path: Path, data: bytes) -> tuple[Path, str]:
     return path, hashlib.sha256(data).hexdigest()
 
 
-# Folders
-
-
 def test_the_root_is_made_and_private(counting: Counting, root: Path) -> None:
     """It is made at first use, for this account alone, and asked for once."""
     board = board_at(root, counting)
@@ -132,9 +129,6 @@ def test_run_folders_are_private(counting: Counting, root: Path) -> None:
     board_at(root, counting).run_dir("one")
 
     assert stat.S_IMODE((root / "runs/one").stat().st_mode) == 0o700
-
-
-# Contents
 
 
 def test_a_content_is_sent_once(counting: Counting, root: Path, tmp_path: Path) -> None:
@@ -256,9 +250,6 @@ def test_a_failed_upload_is_an_error(counting: Counting, root: Path, tmp_path: P
         board_at(root, counting).send(tmp_path / "missing", "0" * 64, "name")
 
     assert not (root / "store" / ("0" * 64) / "name").exists()
-
-
-# The size of the store
 
 
 @pytest.fixture

@@ -45,9 +45,6 @@ def test_both_are_runners_with_leases(runner: CommandRunner) -> None:
     assert isinstance(runner, LeasingRunner)
 
 
-# Commands
-
-
 def test_a_command_returns_what_it_printed(runner: CommandRunner) -> None:
     """Standard output, standard error and the code come back apart."""
     result = runner.run(["sh", "-c", "echo out; echo err >&2"], hide=True)
@@ -178,9 +175,6 @@ def test_output_without_end_is_stopped(runner: CommandRunner) -> None:
     wait_until(lambda: not running(["yes", marker]), 5)
 
 
-# Time limits
-
-
 def test_the_time_limit_ends_a_command(runner: CommandRunner) -> None:
     """It ends within its limit and a moment, says so, keeps what was printed and leaves nothing running."""
     sleep = unique_sleep()
@@ -236,9 +230,6 @@ def test_the_last_words_of_a_child_are_waited_for(runner: CommandRunner) -> None
     assert runner.run(["sh", "-c", "(sleep 0.3; echo late) & echo early"], hide=True).stdout == "early\nlate\n"
 
 
-# Bad commands
-
-
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -259,9 +250,6 @@ def test_a_bad_command_is_refused(runner: CommandRunner, argv: list[str], says: 
 def test_as_argv_takes_every_path_type() -> None:
     """Words and paths become plain text."""
     assert as_argv(["echo", PurePosixPath("/x"), Path("y")]) == ["echo", "/x", "y"]
-
-
-# Files
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name[:30]))
@@ -377,9 +365,6 @@ def test_a_path_under_a_file_is_refused(runner: CommandRunner, here: Path, there
 
     assert tree(there) == {"file": b"in the way"}
     assert tree(here) == {"file": CONTENT}
-
-
-# Folders
 
 
 def test_a_folder_of_any_names_moves_intact(runner: CommandRunner, here: Path, there: Path) -> None:

@@ -119,9 +119,6 @@ def test_a_command_behind_a_wrapper_is_ended(new_server: NewServer, connect: Con
     wait_until(lambda: not running(sleep), 5)
 
 
-# The user's ssh configuration
-
-
 def test_an_alias_of_the_users_configuration_is_honoured(new_server: NewServer, tmp_path: Path) -> None:
     """Host name, port, user and key may all come from the configuration."""
     server = new_server()
@@ -205,9 +202,6 @@ def test_the_fast_cipher_is_used_unless_the_user_chose_one(
     connect(server).run(["true"], hide=True)
 
     assert f"kex: client->server cipher: {cipher}" in server.log.read_text()
-
-
-# Paths
 
 
 @pytest.mark.parametrize(

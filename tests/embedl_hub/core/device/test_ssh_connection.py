@@ -29,9 +29,6 @@ def hello(runner: SSHCommandRunner) -> str:
     return runner.run(["echo", "hello"], hide=True, timeout_s=60).stdout
 
 
-# No connection
-
-
 def test_a_wrong_host_key_is_refused(new_server: NewServer, connect: Connect) -> None:
     """A board that shows another key than the known one gets nothing, not even a login."""
     server, impostor = new_server(), new_server()
@@ -148,9 +145,6 @@ def test_a_machine_without_ssh_is_said_so(monkeypatch: pytest.MonkeyPatch, tmp_p
         at_port(22).run(["true"])
 
 
-# Odd boards
-
-
 def test_a_board_without_a_shell_is_said_so(new_server: NewServer, connect: Connect) -> None:
     """An account that only runs one program is no board."""
     server = new_server(settings=["ForceCommand echo This account is for backups only. >&2"])
@@ -163,6 +157,7 @@ def test_a_csh_is_refused(new_server: NewServer, connect: Connect) -> None:
     server = new_server(environment={"SHELL": "/bin/tcsh"})
     with fault(ConnectError, "login shell tcsh", "change it to sh", within_s=10):
         hello(connect(server))
+    wait_until(lambda: not server._sessions(), 5)
 
 
 def test_a_shell_that_never_answers_is_said_so(
@@ -212,9 +207,6 @@ def test_a_board_that_opens_no_further_session_is_said_so(
         assert not lease.is_lost
         assert with_words("edgeproof-lease", str(tmp_path))
     assert hello(runner) == "hello\n"
-
-
-# Lost connections
 
 
 def test_making_a_runner_does_no_traffic() -> None:
@@ -368,9 +360,6 @@ def test_a_command_dies_when_the_connection_falls_silent(new_server: NewServer, 
     assert hello(runner) == "hello\n"
     subprocess.run(["kill", "-9", str(master)], check=True)
     thread.join()
-
-
-# What the board can do
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,6 @@ def moved_bytes(folder: Path) -> int:
     return size
 
 
-# Cut off in the middle
-
-
 @pytest.mark.parametrize("way", ["put", "get"])
 @pytest.mark.parametrize("moment", random.Random(3).sample(range(5, 95), 3))  # noqa: S311 - moments, not secrets
 def test_a_server_killed_in_the_middle_leaves_no_part(
@@ -205,9 +202,6 @@ def test_a_transfer_that_does_not_move_is_ended(
         connect(server).put(tmp_path / "file", tmp_path / "there")
 
 
-# Full, damaged, changed
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of the board that is soon full."""
@@ -288,9 +282,6 @@ def test_a_damaged_folder_never_gets_its_name(new_server: NewServer, connect: Co
     assert list(folder.iterdir()) == []
 
 
-# A hostile board
-
-
 HOSTILE = {
     "../x": tarfile.REGTYPE,
     "/tmp/edgeproof-hostile": tarfile.REGTYPE,
@@ -341,9 +332,6 @@ def test_links_of_a_boards_folder(board: SSHCommandRunner, tmp_path: Path, aim: 
         with fault(TransferError, "leads out", "refused", within_s=10):
             board.get(source, target)
         assert not target.exists()
-
-
-# What else a transfer needs
 
 
 def test_a_board_without_tar_takes_files_and_says_so_for_folders(
