@@ -155,6 +155,14 @@ def _log_document(ctx: HubContext, document: Mapping[str, Any]) -> None:
     path = ctx.artifact_dir / "profile.json"
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")
     client.log_artifact(path, name="output_file")
+    log_metrics(ctx, document)
+    placement = document["placement"] or {}
+    client.log_param("nodes_by_execution_provider", {name: len(nodes) for name, nodes in placement.items()})
+
+
+def log_metrics(ctx: HubContext, document: Mapping[str, Any]) -> None:
+    """Log what every profile has in common; what is not known is left out."""
+    client = ctx.client
     latency = document["latency_ms"]
     metrics = {
         "latency": latency["mean"], "latency_median": latency["median"], "latency_p90": latency["p90"],
@@ -170,5 +178,3 @@ def _log_document(ctx: HubContext, document: Mapping[str, Any]) -> None:
     client.log_param("verdict_reason", document["verdict_reason"])
     client.log_param("memory_method", document["memory_method"])
     client.log_param("runtime_version", document["runtime"]["version"])
-    placement = document["placement"] or {}
-    client.log_param("nodes_by_execution_provider", {name: len(nodes) for name, nodes in placement.items()})

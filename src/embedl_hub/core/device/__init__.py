@@ -5,6 +5,7 @@ from embedl_hub.core.device._config import ProviderConfig
 from embedl_hub.core.device._device import Device
 from embedl_hub.core.device._local import LocalCommandRunner
 from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
+from embedl_hub.core.device._qai_hub import QAIHubConfig
 from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner, Lease, LeasingRunner
 from embedl_hub.core.device._spec import DeviceSpec
 from embedl_hub.core.device._ssh import SSHCommandRunner
@@ -24,6 +25,7 @@ __all__ = [
     "LocalCommandRunner",
     "ONNXRuntimeConfig",
     "ProviderConfig",
+    "QAIHubConfig",
     "SSHCommandRunner",
     "SSHConfig",
 ]
