@@ -10,6 +10,8 @@ from embedl_hub.errors import ConnectError
 if TYPE_CHECKING:
     from embedl_hub.core.device._ssh_config import SSHConfig
 
+_MOST_CHARACTERS = 600
+
 
 def explain_connect_failure(config: SSHConfig, complaint: str) -> ConnectError:
     """Return the error for a connection that ssh could not make."""
@@ -49,7 +51,7 @@ def explain_connect_failure(config: SSHConfig, complaint: str) -> ConnectError:
         r"Bad owner or permissions|UNPROTECTED PRIVATE KEY": f"ssh refuses a file of yours on the way to {place}.",
         r"Bad configuration option|Unsupported option": f"ssh does not understand its configuration for {place}.",
     }
-    detail = complaint.strip()[-600:]
+    detail = "\n".join(_last_lines(complaint))
     if config.jump_host:
         detail += (
             f"\nThe way goes through {config.jump_host}, and this may be about that host: try ssh {config.jump_host}"
@@ -58,3 +60,9 @@ def explain_connect_failure(config: SSHConfig, complaint: str) -> ConnectError:
         if re.search(pattern, complaint):
             return ConnectError(f"{explanation}\nssh said: {detail}")
     return ConnectError(f"No connection to {place}.\nssh said: {detail or 'nothing'}")
+
+
+def _last_lines(complaint: str) -> list[str]:
+    """Return the end of a complaint, in whole lines as far as they are not endless."""
+    lines = complaint.strip()[-_MOST_CHARACTERS:].splitlines()
+    return lines[1:] if len(complaint.strip()) > _MOST_CHARACTERS and len(lines) > 1 else lines

@@ -90,25 +90,33 @@ class Transfer:
         part, stream = (target.with_name(f".{token}.{end}") for end in ("part", "stream"))
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            kind, sent, arrived = self._receive(source, stream, what)
-            if kind == "folder":
-                part.mkdir()
-                with stream.open("rb") as file:
-                    arrived = _digest_of_hashes(unpack(file, part))
-            elif target.is_dir():
-                raise TransferError(f"{what}: {target} is a folder; name the file it should become.")
-            else:
-                stream.replace(part)
-            if sent != arrived:
-                raise TransferError(f"{what}: sent {sent}, arrived {arrived}. {_AGAIN}")
-            if target.is_dir():
-                target.rmdir()
-            part.replace(target)
+            self._fetch(source, target, part, stream, what)
+        except TransferError as error:
+            # The master writes the file; that it could not shows only in the space that is left.
+            if shutil.disk_usage(target.parent).free < _FULL_BYTES:
+                raise TransferError(f"{what}: there is no space left here. Free some (df -h).") from error
+            raise
         except (OSError, tarfile.TarError) as error:
             raise TransferError(f"{what}: {error}.") from error
         finally:
             remove(stream)
             remove(part)
+
+    def _fetch(self, source: str, target: Path, part: Path, stream: Path, what: str) -> None:
+        kind, sent, arrived = self._receive(source, stream, what)
+        if kind == "folder":
+            part.mkdir()
+            with stream.open("rb") as file:
+                arrived = _digest_of_hashes(unpack(file, part))
+        elif target.is_dir():
+            raise TransferError(f"{what}: {target} is a folder; name the file it should become.")
+        else:
+            stream.replace(part)
+        if sent != arrived:
+            raise TransferError(f"{what}: sent {sent}, arrived {arrived}. {_AGAIN}")
+        if target.is_dir():
+            target.rmdir()
+        part.replace(target)
 
     def _receive(self, source: str, stream: Path, what: str) -> tuple[str, str, str]:
         """Let the board write into a file here; return what it is, the hash it has there, and the file's hash here."""
@@ -118,11 +126,6 @@ class Transfer:
             try:
                 line = command_line(SEND, "edgeproof", source, tool)
                 said = self._stream(line, file, advance, what, stdin=subprocess.DEVNULL, stdout=file).stderr
-            except TransferError as error:
-                # The master writes the file; that it could not shows only in the space that is left.
-                if shutil.disk_usage(stream.parent).free < _FULL_BYTES:
-                    raise TransferError(f"{what}: there is no space left here. Free some (df -h).") from error
-                raise
             finally:
                 arrived = digest.result()
         return _value_of("kind", said), _value_of("sha256", said), arrived
