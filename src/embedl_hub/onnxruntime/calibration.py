@@ -1,7 +1,8 @@
 """Calibration data, sample by sample: whatever its size, no more than one batch of it is in memory.
 
-A mapping or an .npz file holds arrays by input name with samples on axis 0. A folder holds .npz files of that kind;
-or one .npy per input, named after it; or, for a model with one input, .npy files of samples in any number.
+A mapping or an .npz file holds arrays by input name with samples on axis 0; an input without axes has one number per
+sample. A folder holds .npz files of that kind; or one .npy per input, named after it; or, for a model with one input,
+.npy files of samples in any number.
 """
 
 from __future__ import annotations
@@ -80,7 +81,11 @@ class CalibrationSet:
         for sample in self._samples():
             waiting.append(sample)
             if len(waiting) == self.batch:
-                yield {name: np.stack([one[name] for one in waiting]) for name in waiting[0]}
+                scalars = {tensor.name for tensor in self.inputs if not tensor.shape}
+                yield {
+                    name: waiting[0][name] if name in scalars else np.stack([one[name] for one in waiting])
+                    for name in waiting[0]
+                }
                 waiting = []
 
     def _samples(self) -> Iterator[Sample]:
@@ -156,16 +161,17 @@ def _check_part(part: _Part, tensor: Tensor) -> int:
     with part.open() as stream:
         shape, _, dtype = part.header(stream)
     wanted = tensor.shape[1:]
-    own = shape[1:] if len(shape) == len(tensor.shape) else shape
+    # An input without axes, a setting, has one number per sample.
+    own = shape[1:] if len(shape) == max(1, len(tensor.shape)) else shape
     fits = len(own) == len(wanted) and all(
         not isinstance(size, int) or size == given for size, given in zip(wanted, own, strict=True)
     )
-    if not tensor.shape or dtype.name != tensor.dtype or not fits:
+    if not shape or dtype.name != tensor.dtype or not fits:
         raise RefusedError(
             f"The calibration data {part} is {dtype.name}{list(shape)}, but the input is {tensor}; "
             "samples are stacked on the first axis."
         )
-    return shape[0] if len(shape) == len(tensor.shape) else 1
+    return shape[0] if len(shape) == max(1, len(tensor.shape)) else 1
 
 
 def _rows(stream: IO[bytes], part: _Part, tensor: Tensor) -> Iterator[np.ndarray]:

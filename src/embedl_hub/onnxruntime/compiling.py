@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
     from embedl_hub.onnxruntime.model import Tensor
     from embedl_hub.onnxruntime.place import Place
+
+
+_LOG = logging.getLogger("embedl_hub")
+_POOR_COSINE = 0.9
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,25 @@ def _quantise(
     )  # fmt: skip
     ctx.client.log_param("quantized_ops", answer["ops"])
     ctx.client.log_param("calibration_samples_left_out", answer["samples_left_out"])
+    _log_drift(ctx, answer["drift"])
     quantization = {"method": method, "format": asdict(form), **answer["io"]}
     ctx.client.log_param("quantization", quantization)
     return Path(answer["output"]), quantization
+
+
+def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:
+    """Record how far INT8 is from float on calibration data, and say aloud what no user would want."""
+    ctx.client.log_param("calibration_drift", drift)
+    for output in drift:
+        # A cosine that is not a number is below every limit too.
+        if output["finite_share"] < 1 or not output["cosine"] >= _POOR_COSINE:
+            _LOG.warning(
+                "INT8 changes output %r beyond use even on calibration data: cosine %.3f with float, %.0f%% are numbers. "
+                "Another calibration_method or per_channel may help; some models cannot be INT8 as a whole.",
+                output["name"], output["cosine"], 100 * output["finite_share"],
+            )  # fmt: skip
+    if drift:
+        ctx.client.log_metric("calibration_cosine", min(output["cosine"] for output in drift))
 
 
 def _on_disk(wishes: Wishes, scratch: Path) -> Path:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import sys
@@ -13,10 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from embedl_hub.core.device import LocalCommandRunner
+from embedl_hub.core.invoke import compare_outputs
 from embedl_hub.errors import CommandError
 from embedl_hub.onnxruntime.calibration import open_calibration
-from embedl_hub.onnxruntime.model import inputs_of, read_model, write_model
+from embedl_hub.onnxruntime.model import inputs_of, model_file, nodes_of, read_graph, read_model, write_model
 from embedl_hub.onnxruntime.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -24,13 +28,15 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from embedl_hub.onnxruntime.calibration import Sample
+    from embedl_hub.onnxruntime.calibration import CalibrationSet, Sample
 
 METHODS = ("minmax", "entropy", "percentile")
 _MARK = "quantizing: error: "
 # Per-channel scales and the kernels that fuse them need this opset.
 _LOWEST_OPSET = 13
 _GOOD_OPSET = 17
+_LOWEST_IR = 8
+_DRIFT_BATCHES = 4
 # What the CPU kernels fuse. Around anything else, quantise and dequantise are pure cost.
 _OP_TYPES = (
     "Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "Split", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu",
@@ -110,7 +116,7 @@ def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
     import onnxruntime.quantization as ort_quantization  # noqa: PLC0415 - only this process needs it
     from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType  # noqa: PLC0415
 
-    model = _float_model(Path(request.model), folder)
+    model = _flat_biases(_float_model(Path(request.model), folder))
     samples = open_calibration(Path(request.calibration), inputs_of(read_model(Path(request.model))))
     op_types = [*_OP_TYPES, "Softmax"] if request.quantize_io else list(_OP_TYPES)
     kinds = {"minmax": CalibrationMethod.MinMax, "entropy": CalibrationMethod.Entropy,
@@ -135,11 +141,53 @@ def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
     quantizer.quantize_model()
     result: onnx.ModelProto = quantizer.model.model
     io = _integer_io(result) if request.quantize_io else {}
+    _stamp_as_before(result, read_graph(Path(request.model)))
     written = write_model(result, Path(request.output))
     counts: dict[str, int] = {}
     for node in result.graph.node:
         counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    return {"output": str(written), "samples": used, "samples_left_out": samples.count - used, "io": io, "ops": counts}
+    drift = [] if request.quantize_io else _drift(model, written, samples)
+    return {
+        "output": str(written),
+        "samples": used,
+        "samples_left_out": samples.count - used,
+        "io": io,
+        "ops": counts,
+        "drift": drift,
+    }
+
+
+def _stamp_as_before(result: onnx.ModelProto, source: onnx.ModelProto) -> None:
+    """Take back the versions this machine's runtime stamped on what it folded; an older one on a board refuses them."""
+    used = {node.domain for node in nodes_of(result.graph)}
+    kept = [entry for entry in result.opset_import if entry.domain in used or entry.domain in ("", "ai.onnx")]
+    del result.opset_import[:]
+    result.opset_import.extend(kept)
+    result.ir_version = min(result.ir_version, max(source.ir_version, _LOWEST_IR))
+
+
+def _drift(plain: Path, quantized: Path, samples: CalibrationSet) -> list[dict[str, Any]]:
+    """Return how far INT8 is from float on the first of the very data it was made from: the least one can expect."""
+    answers: list[dict[str, list[np.ndarray]]] = []
+    batches = list(itertools.islice(samples.batches(), _DRIFT_BATCHES))
+    for path in (plain, model_file(quantized)):
+        session = _session(path)
+        names = [value.name for value in session.get_outputs()]
+        rows = [session.run(None, batch) for batch in batches]
+        answers.append({name: [row[at] for row in rows] for at, name in enumerate(names)})
+    numbers = [name for name, parts in answers[0].items() if parts[0].dtype.kind in "fiub" and parts[0].ndim]
+    if not numbers:
+        return []
+    ours, theirs = ({name: np.concatenate(answer[name]) for name in numbers} for answer in reversed(answers))
+    return [asdict(output) for output in compare_outputs(ours, theirs).outputs]
+
+
+def _session(path: Path) -> Any:  # noqa: ANN401 - the runtime's object
+    import onnxruntime  # noqa: PLC0415 - only this process needs it
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def _is_large(model: Path) -> bool:
@@ -174,6 +222,30 @@ def _float_model(path: Path, folder: Path) -> Path:
         text = " ".join(str(error).split())[:500]
         raise RefusedError(f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {text}") from error
     return folded
+
+
+def _flat_biases(path: Path) -> Path:
+    """Give Gemm a bias of one axis where it has a row: the same sum, and the quantiser takes no other."""
+    import onnx  # noqa: PLC0415
+
+    model = onnx.load(path)
+    readers: dict[str, set[tuple[str, int]]] = {}
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            readers.setdefault(name, set()).add((node.op_type, index))
+    rows = [
+        value
+        for value in model.graph.initializer
+        if len(value.dims) == 2 and value.dims[0] == 1 and readers.get(value.name) == {("Gemm", 2)}
+    ]
+    for value in rows:
+        value.dims[:] = value.dims[1:]
+        for declared in (*model.graph.input, *model.graph.value_info):
+            if declared.name == value.name:
+                del declared.type.tensor_type.shape.dim[0]
+    if rows:
+        onnx.save(model, path)
+    return path
 
 
 def _inferred(path: Path) -> onnx.ModelProto:
@@ -268,6 +340,10 @@ def main() -> int:
         answer = _quantize_here(request, folder)
     except RefusedError as error:
         sys.stderr.write(_MARK + " ".join(str(error).split()) + "\n")
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever the quantiser stumbles over is told in one line
+        words = f"onnxruntime.quantization failed on this model: {type(error).__name__}: {error}"
+        sys.stderr.write(_MARK + " ".join(words.split()) + "\n")
         return 1
     sys.stdout.write("\n" + json.dumps(answer) + "\n")
     return 0

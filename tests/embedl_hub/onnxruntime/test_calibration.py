@@ -65,6 +65,19 @@ def test_several_inputs_go_together(tmp_path: Path) -> None:
         open_calibration(tmp_path, inputs)
 
 
+def test_an_input_without_axes_has_one_number_per_sample(tmp_path: Path) -> None:
+    """As a sampling rate or a threshold."""
+    inputs = [Tensor("a", "float32", (1, 2)), Tensor("rate", "int64", ())]
+    write_npz(tmp_path / "all.npz", {"a": np.ones((3, 2), np.float32), "rate": np.array([8, 16, 24])})
+    found = list(open_calibration(tmp_path / "all.npz", inputs).batches())
+    assert [(batch["a"].shape, batch["rate"].shape, int(batch["rate"])) for batch in found] == [
+        ((1, 2), (), 8), ((1, 2), (), 16), ((1, 2), (), 24),
+    ]  # fmt: skip
+    write_npz(tmp_path / "all.npz", {"a": np.ones((3, 2), np.float32), "rate": np.array(8)})
+    with pytest.raises(RefusedError, match="but the input is rate int64"):
+        open_calibration(tmp_path / "all.npz", inputs)
+
+
 def test_broken_files_are_refused(tmp_path: Path) -> None:
     """Objects, other formats, files cut short, folders of two minds."""
     np.savez(tmp_path / "objects.npz", x=np.array([{"a": 1}], dtype=object))

@@ -193,6 +193,7 @@ def test_special_numbers_compare_as_equal_or_not() -> None:
     one = {"y": np.array([[1.0, np.nan, np.inf]]), "z": np.array([3.0, 4.0])}
     (y, z) = compare_outputs(one, {"y": one["y"].copy(), "z": np.array([3.0, 0.0])}).outputs
     assert y.max_abs_error == 0.0
+    assert y.finite_share == pytest.approx(1 / 3, rel=1e-12)
     assert (z.max_abs_error, z.mean_abs_error) == (4.0, 2.0)
     assert z.cosine == pytest.approx(0.6, rel=1e-12)
     assert z.sqnr_db == pytest.approx(10 * np.log10(9 / 16), rel=1e-12)

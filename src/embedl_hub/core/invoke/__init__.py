@@ -1,6 +1,6 @@
 """Invokers: what a compiled model answers on a device."""
 
-from embedl_hub.core.invoke._compare import Comparison, OutputDifference
+from embedl_hub.core.invoke._compare import Comparison, OutputDifference, compare_outputs
 from embedl_hub.core.invoke._onnxruntime import ONNXRuntimeInvocationResult, ONNXRuntimeInvoker
 from embedl_hub.core.invoke._result import InvocationResult
 from embedl_hub.core.invoke._tensorrt import TensorRTInvocationResult, TensorRTInvoker
@@ -18,4 +18,5 @@ __all__ = [
     "TFLiteInvoker",
     "TensorRTInvocationResult",
     "TensorRTInvoker",
+    "compare_outputs",
 ]
