@@ -35,17 +35,15 @@ def prepare(name: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() == wanted:
             return
-        sys.stderr.write(f"Setting up .venv from requirements/{name}.txt ...\n")
+        sys.stderr.write(f"Setting up .venv from requirements/{name}.txt (once; about a minute) ...\n")
         if not (VENV / "bin" / "python").exists():
             venv.create(VENV, with_pip=True)
-        subprocess.run(
-            [
-                str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet",
-                "--disable-pip-version-check", "--requirement", f"requirements/{name}.txt",
-            ],
-            cwd=ROOT,
-            check=True,
-        )  # fmt: skip
+        pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--requirement", f"requirements/{name}.txt"], cwd=ROOT, check=True)
+        alone = f"requirements/{name}-nodeps.txt"
+        if (ROOT / alone).exists():
+            # Packages whose own pins would replace what the first file installed.
+            subprocess.run([*pip, "--no-deps", "--requirement", alone], cwd=ROOT, check=True)
         stamp.write_text(wanted)
 
 

@@ -31,6 +31,7 @@ from embedl_hub.core.device import (
     SSHConfig,
 )
 from embedl_hub.core.profile import ONNXRuntimeProfiler, ONNXRuntimeProfilingResult
+from embedl_hub.errors import HubError
 
 BACKEND = Path(__file__).with_name("my_backend.py")
 
@@ -153,7 +154,7 @@ def _board(ctx: HubContext, device: str | None, component: type) -> tuple[Device
 
 def install_backend(device: Device, folder: str) -> str:
     """Send the backend to the board and return its path there."""
-    assert device.runner is not None  # noqa: S101 - the devices above always have one
+    assert device.runner is not None
     path = f"{folder}/my_backend.py"
     device.runner.put(BACKEND, path)
     return path
@@ -187,8 +188,11 @@ def main() -> None:
         device = get_my_device(host, user or None, port=int(port) if port else None, config=config)
     else:
         device = get_device_on(LocalCommandRunner(), name="main", config=config)
-    install_backend(device, where)
-    run_all(model, device, home=folder)
+    try:
+        install_backend(device, where)
+        run_all(model, device, home=folder)
+    except HubError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from embedl_hub.core.component import (
     RunType,
 )
 from embedl_hub.core.device import Device, DeviceSpec, SSHCommandRunner, SSHConfig
-from embedl_hub.errors import CompileError, ProfileError
+from embedl_hub.errors import CompileError, HubError, ProfileError
 
 # 1. What the steps give back. Fields are filled by name from what a run logged.
 
@@ -137,7 +137,7 @@ def _compile_remote(
     if not model_path.is_file():
         raise CompileError(f"There is no model {model_path}.")
     board = ctx.devices[device or ""]
-    assert board.runner is not None  # noqa: S101 - a device of this type always has one
+    assert board.runner is not None
     level = 9 if optimize else 1
     source = ctx.client.log_artifact(model_path, name="input").to_remote(ctx, device_name=board.name).remote()
     target = board.artifact_dir / (model_path.stem + ".edgez")
@@ -153,7 +153,7 @@ def _compile_remote(
 def _profile_remote(ctx: HubContext, model: MyCompiledModel, *, device: str | None = None) -> MyProfilingResult:
     """Time on the board."""
     board = ctx.devices[device or ""]
-    assert board.runner is not None  # noqa: S101 - a device of this type always has one
+    assert board.runner is not None
     remote_model = model.path.to_remote(ctx, device_name=board.name).remote()
     answer = board.runner.run(["python3", "-c", _TIME, remote_model], hide=True).stdout.split()
     if len(answer) != 2:
@@ -182,11 +182,12 @@ def run_all(model_path: Path, devices: list[Device], home: Path | None = None) -
     with HubContext(project_name="My Project", devices=devices, home=home) as ctx:
         compiled = MyCompiler(optimize=True).run(ctx, model_path)
         profile = MyProfiler().run(ctx, compiled)
-        assert compiled.input is not None  # noqa: S101 - both providers log it
+        assert compiled.input is not None
         place = devices[0].name if devices else "this machine"
         print(f"{model_path.name}: {compiled.input.size_bytes} -> {compiled.path.size_bytes} bytes on {place}")
         print(f"unpacks in {profile.latency:.3f} ms (median of 20) to {profile.memory_mb:.2f} MB")
         print(f"runs stored in {ctx.home}")
+        print(f"see them with: embedl-hub run list --home {ctx.home}")
         print(f"compiled model: {compiled.path.local()}")
     return profile
 
@@ -203,8 +204,10 @@ def main() -> None:
     """Run the example here, or on the board named on the command line."""
     folder = Path(".embedl")
     folder.mkdir(exist_ok=True)
-    run_all(make_model(folder), [get_board(address) for address in sys.argv[1:2]], home=folder)
-    print("see them with: ./run run list")
+    try:
+        run_all(make_model(folder), [get_board(address) for address in sys.argv[1:2]], home=folder)
+    except HubError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

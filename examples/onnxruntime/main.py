@@ -106,7 +106,7 @@ def run_all(model: Path, shape: tuple[int, ...], device: Device, home: Path | No
         profiles = [ONNXRuntimeProfiler().run(ctx, compiled) for compiled in (plain, small)]
         for title, compiled, profile in zip(("float", "INT8"), (plain, small), profiles, strict=True):
             median = profile.latency_median
-            assert median is not None  # noqa: S101 - this toolchain always has one
+            assert median is not None
             print(f"{title}: {compiled.path.size_bytes / 1e3:.0f} kB, {median.value:.3f} ms, {profile.verdict}")
             print(f"  {profile.verdict_reason}")
             for layer in sorted(profile.layers, key=lambda one: -(one.time_ms or 0))[:5]:

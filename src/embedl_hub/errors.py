@@ -2,6 +2,7 @@
 
 HubError
 ├─ ConfigError (ValueError)          a setting, a name or a value given by the user is wrong
+│  └─ UnknownDeviceError (KeyError)  the context has no device of that name
 ├─ DeviceError                       something between us and a board
 │  ├─ ConnectError                   no connection: host, key, network
 │  ├─ CommandError                   a command ended with a code, a signal or its time limit
@@ -36,6 +37,7 @@ __all__ = [
     "SignatureError",
     "TrackingError",
     "TransferError",
+    "UnknownDeviceError",
     "known",
 ]
 
@@ -53,6 +55,13 @@ class HubError(Exception):
 
 class ConfigError(HubError, ValueError):
     """A setting, a name or a value given by the user is wrong."""
+
+
+class UnknownDeviceError(ConfigError, KeyError):
+    """The context has no device of that name."""
+
+    # KeyError shows its argument's repr; ours is a sentence.
+    __str__ = Exception.__str__
 
 
 class DeviceError(HubError):
@@ -105,7 +114,7 @@ class CommandError(DeviceError):
         return (_rebuild_command_error, (self.__dict__.copy(),))
 
     def _text(self) -> str:
-        lines = [f"Command {self._ending()} on {self.place}: {' '.join(map(repr, self.argv))}"]
+        lines = [f"Command {self._ending()} on {self.place}: {' '.join(map(repr, self.argv))[:_TAIL_CHARACTERS]}"]
         for label, text in (("stderr", self.stderr), ("stdout", self.stdout)):
             if text.strip():
                 lines.append(f"{label}: {text.strip()[-_TAIL_CHARACTERS:]}")
@@ -114,9 +123,11 @@ class CommandError(DeviceError):
     def _ending(self) -> str:
         if self.timeout_s is not None:
             return f"was stopped at its time limit of {self.timeout_s:g} s (pass a larger timeout_s if it needs longer)"
+        if self.exit_code is None:
+            return "was stopped"
         if self.exit_code == 127:
             return "was not found (exit code 127; is it installed there and on PATH?)"
-        if self.exit_code is not None and 128 < self.exit_code <= 128 + 64:
+        if 128 < self.exit_code <= 128 + 64:
             try:
                 name = signal.Signals(self.exit_code - 128).name
             except ValueError:

@@ -176,12 +176,12 @@ def test_the_forms_of_registration_the_contract_shows() -> None:
 
     @FreshToo.provider("my_remote_backend")
     def _bare(ctx, model_path, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN003, ANN202
-        return "custom"
+        return example.MyCompiledModel(path=None)
 
     with temporary_context(
         [Device("my-device", LocalCommandRunner(), provider_type="my_remote_backend", lease_dir=None)]
     ) as ctx:
-        assert FreshToo(device="my-device", optimize=True).run(ctx, Path("model.onnx")) == "custom"
+        assert FreshToo(device="my-device", optimize=True).run(ctx, Path("model.onnx")).path is None
     assert "my_custom_backend" in Fresh.provider_types()
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from embedl_hub.errors import ConfigError
-from embedl_hub.tracking import find_home, reindex
+from embedl_hub.errors import ConfigError, TrackingError
+from embedl_hub.tracking import Store, find_home, reindex
 
 
 @click.command()
@@ -21,4 +21,11 @@ def command(home: Path | None) -> None:
     folder = find_home(home)
     if not folder.is_dir():
         raise ConfigError(f"There is no store at {folder}. Name one with --home or EMBEDL_HUB_HOME.")
-    click.echo(f"{reindex(folder)} runs indexed in {folder}")
+    click.echo(f"Runs indexed in {folder}: {reindex(folder)}")
+    with Store(folder) as store:
+        unread = store.folders_without_a_run()
+    if unread:
+        raise TrackingError(
+            f"The manifests of {len(unread)} folders could not be read; they are left alone: "
+            + ", ".join(str(path) for path in unread)
+        )

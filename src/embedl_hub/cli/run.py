@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _home_option = click.option(
     "--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given."
 )
+_VALUES = ("params", "metrics", "tags", "artifacts", "traceback")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 
 
@@ -32,23 +33,27 @@ def command() -> None:
 @_home_option
 @_json_option
 @click.option("--project", help="Only runs of this project.")
-@click.option("--status", type=click.Choice([status.value for status in RunStatus]), help="Only runs in this state.")
+@click.option(
+    "--status",
+    type=click.Choice([status.value for status in RunStatus], case_sensitive=False),
+    help="Only runs in this state.",
+)
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="At most so many.")
 def list_(home: Path | None, as_json: bool, project: str | None, status: str | None, limit: int) -> None:
     """List runs, newest first."""
     with _open(home) as store:
         runs = store.runs(project=project, status=status, limit=limit)
         if as_json:
-            click.echo(json.dumps([_as_dict(run) for run in runs], indent=2))
+            click.echo(json.dumps([_head(run) for run in runs], indent=2))
             return
         if not runs:
             click.echo(f"No such runs in {store.home}; projects there: {', '.join(store.projects()) or 'none'}.")
             return
         rows = [
-            (run.id, run.project, run.type, run.name, run.status.value, run.device or "-", _when(run), _took(run))
+            (run.id, run.status.value, run.type, run.name, run.device or "-", _took(run), run.project, _when(run))
             for run in runs
         ]
-        _table(("run", "project", "type", "name", "status", "device", "started", "took"), rows)
+        _table(("run", "status", "type", "name", "device", "took", "project", "started"), rows)
 
 
 @command.command("show")
@@ -68,7 +73,7 @@ def show(run_id: str, home: Path | None, as_json: bool) -> None:
         if value := getattr(run, name):
             facts.append((name, value))
     facts += [(f"param {name}", json.dumps(param.value, ensure_ascii=False)) for name, param in run.params.items()]
-    facts += [(f"metric {metric.name}", f"{metric.value:g}") for metric in run.metrics]
+    facts += [(f"metric {name}", text) for name, text in _metrics(run).items()]
     facts += [(f"tag {name}", value) for name, value in run.tags.items()]
     facts += [(f"artifact {name}", f"{item.local_path} ({item.size_bytes} B)") for name, item in run.artifacts.items()]
     _table(None, facts)
@@ -88,12 +93,20 @@ def _table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    table = Table(*(titles or ("", "")), box=SIMPLE, show_header=titles is not None)
+    console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
+    table = Table(box=SIMPLE, show_header=titles is not None)
+    shown = len(rows[0])
+    if titles is not None:
+        # Whole columns or none: half an id is no id. The last ones matter least.
+        widths = [max(len(cell) for cell in column) + 3 for column in zip(titles, *rows, strict=True)]
+        while shown > 2 and sum(widths[:shown]) + 1 > console.width:
+            shown -= 1
+    for title in (titles or ("", ""))[:shown]:
+        table.add_column(title, overflow="fold")
     for row in rows:
         # markup off: a run's values are data, never styling.
-        table.add_row(*(_plain(cell) for cell in row))
-    # A pipe gets whole lines; a terminal gets what fits.
-    Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False).print(table)
+        table.add_row(*(_plain(cell) for cell in row[:shown]))
+    console.print(table)
 
 
 def _plain(cell: str) -> str:
@@ -105,7 +118,26 @@ def _when(run: Run) -> str:
 
 
 def _took(run: Run) -> str:
-    return "-" if run.ended_ms is None else f"{(run.ended_ms - run.started_ms) / 1000:.2f} s"
+    if run.ended_ms is None:
+        return "-"
+    # A killed run ended some time after its last sign of life.
+    more_than = "> " if run.status is RunStatus.KILLED else ""
+    return f"{more_than}{(run.ended_ms - run.started_ms) / 1000:.2f} s"
+
+
+def _metrics(run: Run) -> dict[str, str]:
+    series: dict[str, list[float]] = {}
+    for metric in run.metrics:
+        series.setdefault(metric.name, []).append(metric.value)
+    return {
+        name: f"{values[-1]:g}" + (f" (last of {len(values)})" if len(values) > 1 else "")
+        for name, values in series.items()
+    }
+
+
+def _head(run: Run) -> dict[str, object]:
+    """Return a run without its values, which a list does not read."""
+    return {name: value for name, value in _as_dict(run).items() if name not in _VALUES}
 
 
 def _as_dict(run: Run) -> dict[str, object]:

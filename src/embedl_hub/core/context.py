@@ -8,17 +8,25 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
 from embedl_hub.core import artifact as moving
 from embedl_hub.core.device import Board, Device, DeviceSpec, LeasingRunner
-from embedl_hub.errors import CommandError, ConfigError, DeviceError, LeaseError, TrackingError, known
-from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, find_home
+from embedl_hub.errors import (
+    CommandError,
+    ConfigError,
+    DeviceError,
+    LeaseError,
+    TrackingError,
+    UnknownDeviceError,
+    known,
+)
+from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, check_name, find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from embedl_hub.paths import RemotePath
@@ -54,6 +62,8 @@ class HubContext:
             keep_remote: Leave the runs' folders on the boards when the context closes.
             lease_wait_s: How long to wait for a board that somebody else is using.
         """
+        check_name("project name", project_name)
+        _check_seconds("lease_wait_s", lease_wait_s)
         self.project_name = project_name
         self.home: Path | None = find_home(home) if tracking else None
         self._durable = durable
@@ -63,7 +73,7 @@ class HubContext:
         self._boards: dict[str, Board] = {}
         self._claims: dict[str, _Claim] = {}
         self._notes: dict[str, dict[str, object]] = {}
-        self.devices: Mapping[str, Device] = MappingProxyType(self._take(devices))
+        self.devices: Mapping[str, Device] = _Devices(self._take(devices))
 
     def __repr__(self) -> str:
         return f"HubContext({self.project_name!r}, devices={sorted(self.devices)}, home={str(self.home)!r})"
@@ -121,12 +131,7 @@ class HubContext:
 
     def find_device(self, name: str) -> Device:
         """Return a device by name, or say which there are."""
-        try:
-            return self.devices[name]
-        except KeyError:
-            raise ConfigError(
-                f"There is no device {name!r} on this context; its devices are: {known(self.devices)}."
-            ) from None
+        return self.devices[name]
 
     def device_spec(self, name: str) -> DeviceSpec:
         """Return what a device is; a board is asked once."""
@@ -168,6 +173,8 @@ class HubContext:
 
     def _take(self, devices: Iterable[Device]) -> dict[str, Device]:
         taken: dict[str, Device] = {}
+        if isinstance(devices, Device):
+            raise ConfigError(f"devices is a list: HubContext(..., devices=[{devices.name!r} ...]), not one device.")
         for device in devices:
             _check_device(device)
             if device.name in taken:
@@ -198,6 +205,30 @@ class HubContext:
                 _LOG.warning("The run folders on device %r could not be removed: %s", name, error)
 
 
+class _Devices(Mapping[str, Device]):
+    """The devices of a context by name; a name it does not know is answered with those it does."""
+
+    def __init__(self, devices: dict[str, Device]) -> None:
+        self._devices = devices
+
+    def __getitem__(self, name: str) -> Device:
+        try:
+            return self._devices[name]
+        except KeyError:
+            raise UnknownDeviceError(
+                f"There is no device {name!r} on this context; its devices are: {known(self._devices)}."
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._devices)
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def __repr__(self) -> str:
+        return repr(self._devices)
+
+
 class _Claim:
     """Who of this context's threads uses a device, and how deep."""
 
@@ -215,6 +246,11 @@ class _ArtifactDirFinder:
 
     def __call__(self) -> RemotePath:
         return self._ctx._board(self._name).run_dir(self._ctx.client.run.id)  # noqa: SLF001 - same module
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or value < 0:
+        raise ConfigError(f"{name} is {value!r}; it must be a number of seconds.")
 
 
 def _check_device(device: object) -> None:

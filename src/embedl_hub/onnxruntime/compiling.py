@@ -119,7 +119,7 @@ def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:
         # A cosine that is not a number is below every limit too.
         if output["finite_share"] < 1 or not output["cosine"] >= _POOR_COSINE:
             _LOG.warning(
-                "INT8 changes output %r beyond use even on calibration data: cosine %.3f with float, %.0f%% are numbers. "
+                "INT8 changes output %r beyond use even on calibration data: cosine %.3f to float, %.0f%% are numbers. "
                 "Another calibration_method or per_channel may help; some models cannot be INT8 as a whole.",
                 output["name"], output["cosine"], 100 * output["finite_share"],
             )  # fmt: skip

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, get_type_hints
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import CompiledModel, Component, ComponentOutput
-from embedl_hub.errors import HubError, known
+from embedl_hub.core.component._dispatch import load_provider
+from embedl_hub.errors import ConfigError, HubError, known
 from embedl_hub.testing._scripted import temporary_context
 from embedl_hub.tracking import Run, RunStatus, Store, hash_file, walk_files
 
@@ -68,6 +69,7 @@ def check_provider(
     Raises:
         ConformanceError: At least one is broken; every rule is listed.
     """
+    _check_subject(component, provider_type)
     bench = _Bench(component, provider_type.replace("-", "_"), args, tuple(devices), options)
     rules: list[tuple[str, Callable[[], object]]] = [
         ("finishes a tracked run", bench.finishes),
@@ -97,6 +99,15 @@ class _BrokenError(Exception):
 def _must(holds: bool, fault: str) -> None:
     if not holds:
         raise _BrokenError(fault)
+
+
+def _check_subject(component: object, provider_type: str) -> None:
+    if not isinstance(component, Component):
+        raise ConfigError(f"check_provider takes an instance of a component, not {component!r}: write X().")
+    kind = provider_type.replace("-", "_")
+    if kind not in component.provider_types() and not load_provider(kind):
+        types = known(component.provider_types())
+        raise ConfigError(f"{type(component).__name__} has no provider {provider_type!r}; it has: {types}.")
 
 
 def _fault(test: Callable[[], object]) -> str | None:

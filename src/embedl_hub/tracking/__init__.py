@@ -15,7 +15,7 @@ from embedl_hub.tracking._models import (
 )
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._store import Store, reindex
-from embedl_hub.tracking._values import plain_value
+from embedl_hub.tracking._values import check_name, plain_value
 
 __all__ = [
     "ActiveRun",
@@ -30,6 +30,7 @@ __all__ = [
     "RunType",
     "Store",
     "Value",
+    "check_name",
     "find_home",
     "hash_file",
     "plain_value",

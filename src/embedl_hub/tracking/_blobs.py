@@ -73,7 +73,13 @@ def describe(path: Path) -> Content:
         return folder_content(files)
     if path.is_file():
         return Content(hash_file(path), path.stat().st_size)
-    raise ConfigError(f"{path} is neither a file nor a folder; there is nothing to log.")
+    raise _nothing_to_log(path)
+
+
+def _nothing_to_log(path: Path) -> ConfigError:
+    if os.path.lexists(path):
+        return ConfigError(f"{path} is neither a file nor a folder; it cannot be logged.")
+    return ConfigError(f"There is no file or folder {path} to log.")
 
 
 class Blobs:
@@ -90,7 +96,7 @@ class Blobs:
     def add(self, path: Path, target: Path) -> Content:
         """Store a file or folder and make it appear at ``target``, in place of what an unfinished attempt left."""
         if not path.is_dir() and not path.is_file():
-            raise ConfigError(f"{path} is neither a file nor a folder; there is nothing to log.")
+            raise _nothing_to_log(path)
         if path.is_dir() and target.absolute().is_relative_to(path.resolve()):
             raise ConfigError(f"{path} holds the store itself ({self._root.parent}); log the folders beside it.")
         try:

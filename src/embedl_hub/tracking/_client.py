@@ -253,6 +253,8 @@ class Client:
         A run started while another is active in this thread becomes its child.
         """
         stack = self._stack()
+        if str(run_type) not in RunType.__members__:
+            raise ConfigError(f"There is no run type {str(run_type)!r}; known: {known(RunType)}.")
         texts = {"type": str(run_type), "name": name or str(run_type).lower(), "component": component}
         texts |= {"provider": provider, "device": device}
         for what, text in texts.items():

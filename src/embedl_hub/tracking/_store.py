@@ -13,17 +13,18 @@ import math
 import socket
 import sqlite3
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from embedl_hub.errors import TrackingError
+from embedl_hub.errors import ConfigError, TrackingError, known
 from embedl_hub.tracking import _fork, _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._migrations import MIGRATIONS
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from embedl_hub.tracking._journal import Record
 
@@ -41,10 +42,10 @@ _RUN_TABLES = "run JOIN project ON project.key = run.project"
 class Store:
     """A home folder: the index ``hub.db``, the run folders ``runs/`` and the contents ``blobs/``."""
 
-    def __init__(self, home: Path, *, durable: bool = False) -> None:
-        self.home = home
+    def __init__(self, home: str | os.PathLike[str], *, durable: bool = False) -> None:
+        self.home = Path(home).absolute()
         self.durable = durable
-        self.blobs = Blobs(home / "blobs", durable=durable)
+        self.blobs = Blobs(self.home / "blobs", durable=durable)
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._is_open = False
@@ -155,7 +156,7 @@ class Store:
         """Return runs without their values, newest first; page on with ``before=<last id>``."""
         conditions = {
             "project.name = ?": project,
-            "run.status = ?": status,
+            "run.status = ?": None if status is None else _status(status),
             "run.parent_id = ?": parent_id,
             "run.id < ?": before,
         }
@@ -172,12 +173,18 @@ class Store:
             rows = connection.execute(query, (run_id, run_id + "\U0010ffff")).fetchall() if run_id else []
             rows = [row for row in rows if row[1] == run_id] or rows
             if len(rows) != 1:
-                which = "several runs" if rows else "no run"
+                which = f"are several runs, {rows[0][1]} among them," if rows else "is no run"
                 raise TrackingError(
-                    f"There is {which} with an id starting with {run_id!r} in {self.home}; "
+                    f"There {which} with an id starting with {run_id!r} in {self.home}; "
                     "`embedl-hub run list` shows the ids."
                 )
             return self._with_values(connection, rows[0])
+
+    def folders_without_a_run(self) -> list[Path]:
+        """Return the folders in ``runs/`` that the index does not know: their manifests could not be read."""
+        with self._reading() as connection:
+            indexed = {run_id for (run_id,) in connection.execute("SELECT id FROM run")}
+        return [folder for folder in sorted(self.home.glob("runs/*/")) if folder.name not in indexed]
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows per table."""
@@ -315,6 +322,13 @@ def reindex(home: Path) -> int:
             damaged.rename(home / f"damaged-{_journal.now_ms()}-{damaged.name}")
     with Store(home) as store:
         return store.reindex()
+
+
+def _status(status: str) -> str:
+    try:
+        return RunStatus(status.upper()).value
+    except ValueError:
+        raise ConfigError(f"There is no run status {status!r}; known: {known(RunStatus)}.") from None
 
 
 def _is_damage(error: BaseException | None) -> bool:

@@ -88,6 +88,34 @@ def test_what_a_user_can_fix_is_one_clean_message(home: Path, arguments: list[st
     assert "Traceback" not in done.stderr
 
 
+def test_a_narrow_terminal_shows_whole_columns(home: Path) -> None:
+    """Half an id is no id: columns go before cells are cut."""
+    run_id = json.loads(hub("run", "list", "--json", home=home).stdout)[0]["id"]
+    command = f"stty cols 70 && {sys.executable} -m embedl_hub run list --home {home} --status failed"
+    done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True, check=True)
+    assert run_id in done.stdout
+    assert "FAILED" in done.stdout
+    assert "started" not in done.stdout
+
+
+def test_folders_that_cannot_be_read_are_named(home: Path) -> None:
+    """The rest is indexed all the same."""
+    (home / "runs" / "broken").mkdir()
+    (home / "runs" / "broken" / "manifest.jsonl").write_text("rubbish")
+    done = hub("reindex", home=home)
+    assert done.returncode == 1
+    assert ": 2" in done.stdout
+    assert str(home / "runs" / "broken") in done.stderr
+
+
+def test_a_series_is_shown_by_its_last_value(tmp_path: Path) -> None:
+    """And by how many there are."""
+    with HubContext("series", home=tmp_path) as ctx, ctx.client.start_run() as run:
+        for step in range(5):
+            ctx.client.log_metric("loss", 5 - step, step=step)
+    assert "1 (last of 5)" in hub("run", "show", run.id, home=tmp_path).stdout
+
+
 def test_an_unknown_command_is_a_usage_error() -> None:
     """Exit code 2, as click does it."""
     done = hub("fly")
@@ -101,7 +129,7 @@ def test_reindex_rebuilds_the_database(home: Path) -> None:
     broken = hub("run", "list", home=home)
     assert broken.returncode == 1
     assert "embedl-hub reindex" in broken.stderr
-    assert hub("reindex", home=home).stdout.startswith("2 runs indexed")
+    assert hub("reindex", home=home).stdout == f"Runs indexed in {home}: 2\n"
     with Store(home) as store:
         assert len(store.runs()) == 2
     assert list(home.glob("damaged-*"))

@@ -29,6 +29,41 @@ def test_two_devices_of_one_name_are_refused() -> None:
         HubContext("p", [Device("x"), Device("x")])
 
 
+def test_one_device_must_stand_in_a_list() -> None:
+    """The message shows how."""
+    with pytest.raises(ConfigError, match=r"devices=\['x' ...\]"):
+        HubContext("p", Device("x"))  # type: ignore[arg-type]
+
+
+def test_an_unknown_device_is_answered_with_the_known() -> None:
+    """By index and by name alike; it is a KeyError and reads as a sentence."""
+    with temporary_context([Device("x")], tracking=False) as ctx:
+        with pytest.raises(KeyError, match=r"^There is no device 'y' on this context; its devices are: 'x'\.$"):
+            ctx.devices["y"]
+        assert ctx.devices.get("y") is None
+        assert "y" not in ctx.devices
+
+
+def test_a_wait_must_be_a_number() -> None:
+    """When the context is made."""
+    with pytest.raises(ConfigError, match="lease_wait_s is '5'"):
+        HubContext("p", lease_wait_s="5")  # type: ignore[arg-type]
+
+
+def test_unknown_types_and_states_list_the_known() -> None:
+    """Silence would look like an empty store."""
+    with temporary_context() as ctx:
+        with (
+            pytest.raises(ConfigError, match="no run type 'COMPILEX'; known: 'COMPILE'"),
+            ctx.client.start_run("COMPILEX"),
+        ):
+            pass
+        assert ctx.client.store is not None
+        with pytest.raises(ConfigError, match="no run status 'done'; known: 'FAILED'"):
+            ctx.client.store.runs(status="done")
+        assert ctx.client.store.runs(status="finished") == []
+
+
 def test_something_that_is_no_device_is_refused() -> None:
     """A string is an easy slip."""
     with pytest.raises(ConfigError, match="Device objects, not 'board'"):

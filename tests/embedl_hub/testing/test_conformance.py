@@ -12,7 +12,7 @@ import pytest
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import CompiledModel, Component, NoProviderError, RunType
-from embedl_hub.errors import CompileError
+from embedl_hub.errors import CompileError, ConfigError
 from embedl_hub.testing import ConformanceError, check_provider
 
 
@@ -145,5 +145,16 @@ def test_the_wrong_provider_is_noticed(model: Path) -> None:
     """The call must reach the provider under test."""
     packer = make_component()
     packer.provider("local")(good)
+    packer.provider("other")(good)
     with pytest.raises(ConformanceError, match="went to provider 'local'"):
         check_provider(packer(), "other", model)
+
+
+def test_a_misspelt_type_or_a_class_is_told_at_once(model: Path) -> None:
+    """Before anything runs, with what is known."""
+    packer = make_component()
+    packer.provider("local")(good)
+    with pytest.raises(ConfigError, match="no provider 'locl'; it has: 'local'"):
+        check_provider(packer(), "locl", model)
+    with pytest.raises(ConfigError, match="takes an instance"):
+        check_provider(packer, "local", model)

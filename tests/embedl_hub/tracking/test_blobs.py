@@ -143,7 +143,7 @@ def test_a_pipe_is_refused_without_waiting_for_it(blobs: Blobs, folder: Path, tm
 
 def test_nothing_there_is_refused(blobs: Blobs, tmp_path: Path) -> None:
     """The message names the path that does not exist."""
-    with pytest.raises(ConfigError, match=r"absent\.onnx is neither a file nor a folder"):
+    with pytest.raises(ConfigError, match=r"There is no file or folder .*absent\.onnx to log"):
         blobs.add(tmp_path / "absent.onnx", tmp_path / "run" / "x")
 
 

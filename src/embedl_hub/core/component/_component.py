@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
+import os
 import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -12,7 +14,7 @@ from embedl_hub.core.component._dispatch import Provider, ProviderTable, choose
 from embedl_hub.core.component._provider_type import normal_type
 from embedl_hub.core.component._signature import RunSignature, check_component, check_provider_function
 from embedl_hub.core.context import HubContext, spec_as_value
-from embedl_hub.errors import ConfigError, SignatureError, known
+from embedl_hub.errors import ConfigError, OutputError, SignatureError, known
 from embedl_hub.tracking import RunType
 
 if TYPE_CHECKING:
@@ -109,6 +111,10 @@ class Component:
 
     def _dispatch(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         signature = self._declared()
+        if unknown := set(kwargs) - set(signature.signature.parameters):
+            raise SignatureError(
+                f"{type(self).__name__}.run has no option {known(unknown)}; it has: {known(signature.options)}."
+            )
         try:
             given = signature.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -121,6 +127,9 @@ class Component:
             **self._defaults,
             **{k: v for k, v in given.items() if k in signature.defaults},
         }
+        positional = [
+            _value(name, given[name], is_path=name in signature.paths) for name in signature.positional if name in given
+        ]
         provider, device = choose(self._table, type(self).__name__, ctx, options.get("device"))
         if "device" in options:
             options["device"] = device
@@ -129,15 +138,16 @@ class Component:
         with client.start_run(
             self.run_type, self.name, component=type(self).__name__, provider=provider.type, device=device
         ):
-            positional = [
-                _value(given[name], name in signature.paths) for name in signature.positional if name in given
-            ]
-            if device is None:
-                self._record(ctx, provider, None, options)
-                return provider.function(*positional, **options)
-            with ctx.claim(device):
+            with contextlib.nullcontext() if device is None else ctx.claim(device):
                 self._record(ctx, provider, device, options)
-                return provider.function(*positional, **options)
+                result = provider.function(*positional, **options)
+            if signature.returns is not None and not isinstance(result, signature.returns):
+                declared = signature.returns.__name__
+                raise OutputError(
+                    f"Provider {provider.type!r} of {type(self).__name__} returned {result!r:.100}, but run is "
+                    f"declared to return {declared}: end it with return {declared}.from_current_run(ctx)."
+                )
+            return result
 
     def _record(self, ctx: HubContext, provider: Provider, device: str | None, options: Mapping[str, object]) -> None:
         run = ctx.client.run
@@ -150,15 +160,21 @@ class Component:
 
 def _dispatching(declared: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(declared)
-    def run(self: Component, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the declared signature is kept
+    def run(self: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the declared signature is kept
+        if not isinstance(self, Component):
+            raise SignatureError(f"{declared.__qualname__} belongs to an instance; make one first: X().run(ctx, ...).")
         return self._dispatch(args, kwargs)
 
     return run
 
 
-def _value(given: object, is_path: bool) -> object:
+def _value(name: str, given: object, *, is_path: bool) -> object:
     """Return an argument as a provider sees it: a path is always a Path, however the user wrote it."""
-    return Path(given) if is_path and isinstance(given, str) else given
+    if not is_path:
+        return given
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"{name} must be a path, not {given!r:.100}.")
+    return Path(given)
 
 
 @functools.cache

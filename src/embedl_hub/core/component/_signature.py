@@ -6,6 +6,7 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from embedl_hub.core.component._output import ComponentOutput
 from embedl_hub.errors import SignatureError
 
 if TYPE_CHECKING:
@@ -17,12 +18,16 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 @dataclass(frozen=True)
 class RunSignature:
-    """What a component's ``run`` takes after ``self``; ``paths`` are the positional names annotated as paths."""
+    """What a component's ``run`` takes after ``self``.
+
+    ``paths`` are the positional names annotated as paths, ``returns`` is the class of the result if it is an output.
+    """
 
     signature: inspect.Signature
     positional: tuple[str, ...]
     paths: frozenset[str]
     defaults: Mapping[str, Any]
+    returns: type | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -49,7 +54,8 @@ def check_component(cls: type, constructor: Callable[..., Any], run: Callable[..
         raise SignatureError(f"{where}.__init__: {_listed(loose)} must be keyword-only; put * before the options.")
     _compare(f"{where}.__init__", set(init_parameters) - {"name"}, f"{where}.run", set(defaults))
     paths = frozenset(name for name in positional if "Path" in str(run_parameters[name].annotation))
-    return RunSignature(inspect.Signature(list(run_parameters.values())), positional, paths, defaults)
+    signature = inspect.Signature(list(run_parameters.values()))
+    return RunSignature(signature, positional, paths, defaults, _declared_class(run))
 
 
 def check_provider_function(where: str, expected: RunSignature, function: Callable[..., Any]) -> None:
@@ -90,6 +96,15 @@ def _parameters(function: Callable[..., Any], where: str) -> dict[str, inspect.P
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             raise SignatureError(f"{where} takes {parameter}; name every parameter, so that they can be checked.")
     return {parameter.name: parameter for parameter in rest}
+
+
+def _declared_class(run: Callable[..., Any]) -> type | None:
+    """Return the class that ``run`` is declared to return; None when there is none, or it cannot be known now."""
+    annotation = run.__annotations__.get("return")
+    if isinstance(annotation, str):
+        annotation = run.__globals__.get(annotation)
+    is_output = isinstance(annotation, type) and issubclass(annotation, ComponentOutput)
+    return annotation if is_output else None
 
 
 def _listed(names: object) -> str:

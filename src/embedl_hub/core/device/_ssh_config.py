@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from embedl_hub.errors import ConfigError
 
 if TYPE_CHECKING:
     from embedl_hub.core.device._runner import AnyPath
+
+
+def _check_text(name: str, text: object) -> None:
+    if not isinstance(text, str) or not text or text.startswith("-") or any(c.isspace() or c in "\0'\"" for c in text):
+        raise ConfigError(f"SSHConfig.{name} is {text!r}; it must be a plain name or address.")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -44,19 +54,26 @@ class SSHConfig:
     keep_alive_s: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("host", "username", "jump_host"):
-            text = getattr(self, name)
-            if text is not None and (
-                not text or text.startswith("-") or any(c.isspace() or c in "\0'\"" for c in text)
-            ):
-                raise ConfigError(f"SSHConfig.{name} is {text!r}; it must be a plain name or address.")
-        if self.port is not None and not 0 < self.port < 65536:
-            raise ConfigError(f"SSHConfig.port is {self.port}; it must be between 1 and 65535.")
+        _check_text("host", self.host)
+        if "@" in self.host or self.host.count(":") == 1:
+            raise ConfigError(
+                f"SSHConfig.host is {self.host!r}; give the parts: SSHConfig(host=..., username=..., port=...)."
+            )
+        for name in ("username", "jump_host"):
+            if getattr(self, name) is not None:
+                _check_text(name, getattr(self, name))
+        if self.port is not None and (not _is_number(self.port) or not 0 < self.port < 65536):
+            raise ConfigError(f"SSHConfig.port is {self.port!r}; it must be a number between 1 and 65535.")
+        for name in ("identity_file", "config_file"):
+            path = getattr(self, name)
+            if path is not None and path != "none" and not Path(path).expanduser().exists():
+                raise ConfigError(f"SSHConfig.{name} is {os.fspath(path)!r}; there is no such file.")
         if self.host_key not in ("strict", "accept_new", "off"):
             raise ConfigError(f"SSHConfig.host_key is {self.host_key!r}; known: 'strict', 'accept_new', 'off'.")
         for name in ("connect_timeout_s", "command_timeout_s", "keep_alive_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"SSHConfig.{name} is {getattr(self, name)}; it must be positive.")
+            value = getattr(self, name)
+            if not _is_number(value) or value <= 0:
+                raise ConfigError(f"SSHConfig.{name} is {value!r}; it must be a positive number.")
 
     @property
     def place(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,9 @@ from embedl_hub.errors import ConnectError
 if TYPE_CHECKING:
     from embedl_hub.core.device._ssh_config import SSHConfig
 
+_FOLDER_PREFIX = "edgeproof-ssh-"
+# Long enough for a master of another process to be on its way.
+_ABANDONED_S = 600
 _FAST_CIPHER = "aes128-gcm@openssh.com"
 # sshd allows ten sessions per connection by default; two stay free for the lease and for others.
 _MOST_SESSIONS = 8
@@ -157,7 +161,8 @@ class SSHConnection:
     def _start(self, extra: list[str]) -> None:
         if self._folder is None:
             # Short: a socket's path may not exceed 104 bytes, and ssh adds 17 while it makes one.
-            self._folder = tempfile.mkdtemp(prefix="edgeproof-", dir="/tmp")
+            _sweep()
+            self._folder = tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir="/tmp")
             weakref.finalize(self, _end_masters, self._folder)
         self._masters += 1
         argv = [
@@ -213,6 +218,16 @@ class SSHConnection:
     def _exit(self) -> None:
         if self._folder is not None:
             ask_to_exit(self._socket_path)
+
+
+def _sweep() -> None:
+    """Remove what killed processes left behind: folders of our own without a living master."""
+    for folder in Path("/tmp").glob(f"{_FOLDER_PREFIX}*"):  # noqa: S108 - made by mkdtemp, ours alone
+        with contextlib.suppress(OSError):
+            facts = folder.lstat()
+            is_old = time.time_ns() - facts.st_mtime_ns > _ABANDONED_S * 10**9
+            if is_old and facts.st_uid == os.getuid() and not any(is_alive(str(path)) for path in folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_masters(folder: str) -> None:

@@ -89,8 +89,12 @@ def test_wrong_arguments_are_named() -> None:
     with temporary_context() as ctx:
         with pytest.raises(SignatureError, match=r"Step.run\(ctx.*missing.*'model'"):
             call(step(), ctx)
-        with pytest.raises(SignatureError, match="speed"):
+        with pytest.raises(SignatureError, match="no option 'speed'; it has: 'api_key', 'device', 'level'"):
             call(step(), ctx, Path("m"), speed=1)
+        with pytest.raises(ConfigError, match="model must be a path, not 5"):
+            call(step(), ctx, 5)
+        with pytest.raises(SignatureError, match="belongs to an instance"):
+            step.run(ctx, Path("m"))  # type: ignore[attr-defined]
         with pytest.raises(ConfigError, match="takes a HubContext first"):
             step().run("not a context", Path("m"))  # type: ignore[attr-defined]
     with pytest.raises(SignatureError, match=r"no option 'speed'; it has: 'api_key', 'device', 'level'"):

@@ -12,9 +12,10 @@ import pytest
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import CompiledModel, ComponentOutput, LoggedArtifact, LoggedMetric, LoggedParam
-from embedl_hub.core.invoke import ONNXRuntimeInvocationResult
+from embedl_hub.core.invoke import ONNXRuntimeInvocationResult, ONNXRuntimeInvoker
 from embedl_hub.errors import OutputError
 from embedl_hub.testing import temporary_context
+from embedl_hub.tracking import RunStatus
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -125,6 +126,19 @@ def test_a_value_of_the_wrong_type_is_refused(ctx: HubContext, tmp_path: Path, n
         ctx.client.log_param(name, value)
         with pytest.raises(OutputError, match=rf"Everything\.{name} is declared as .* logged {value!r}"):
             Everything.from_current_run(ctx)
+
+
+def test_a_provider_must_return_what_run_declares(ctx: HubContext) -> None:
+    """A forgotten return is told, and the run is not called finished."""
+
+    class Fresh(ONNXRuntimeInvoker):
+        """Without providers of its own."""
+
+    Fresh.provider("local")(lambda ctx, model, input_data, **_: None)
+    with pytest.raises(OutputError, match=r"returned None, but run is declared to return ONNXRuntimeInvocationResult"):
+        Fresh().run(ctx, None, {})  # type: ignore[arg-type]
+    assert ctx.client.store is not None
+    assert ctx.client.store.runs()[0].status is RunStatus.FAILED
 
 
 def test_an_invocation_result_comes_back_with_its_arrays(ctx: HubContext) -> None:

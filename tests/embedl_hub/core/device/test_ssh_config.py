@@ -25,10 +25,10 @@ def option(config: SSHConfig, name: str) -> str | None:
         ({"username": "-x"}, "SSHConfig.username is '-x'"),
         ({"username": "a'b"}, "SSHConfig.username"),
         ({"jump_host": "-J"}, "SSHConfig.jump_host"),
-        ({"port": 0}, "SSHConfig.port is 0; it must be between 1 and 65535"),
+        ({"port": 0}, "SSHConfig.port is 0; it must be a number between 1 and 65535"),
         ({"port": 65536}, "SSHConfig.port is 65536"),
         ({"host_key": "no"}, "SSHConfig.host_key is 'no'; known: 'strict', 'accept_new', 'off'"),
-        ({"connect_timeout_s": 0}, "SSHConfig.connect_timeout_s is 0; it must be positive"),
+        ({"connect_timeout_s": 0}, "SSHConfig.connect_timeout_s is 0; it must be a positive number"),
         ({"command_timeout_s": -1.0}, "SSHConfig.command_timeout_s is -1.0"),
         ({"keep_alive_s": 0}, "SSHConfig.keep_alive_s is 0"),
     ],
@@ -71,15 +71,39 @@ def test_what_is_not_given_is_left_to_the_users_configuration() -> None:
     assert option(SSHConfig("board"), "UserKnownHostsFile") is None
 
 
-def test_what_is_given_reaches_ssh() -> None:
+def test_what_is_given_reaches_ssh(tmp_path: Path) -> None:
     """Each field has its ssh argument; paths may be paths."""
-    config = SSHConfig(
-        "board", username="pi", port=2222, identity_file=Path("/key"), jump_host="gate:22", config_file=Path("/config")
-    )
+    key, settings = tmp_path / "key", tmp_path / "config"
+    key.touch()
+    settings.touch()
+    config = SSHConfig("board", username="pi", port=2222, identity_file=key, jump_host="gate:22", config_file=settings)
     words = config.options()
 
-    for flag, value in (("-l", "pi"), ("-p", "2222"), ("-i", "/key"), ("-J", "gate:22"), ("-F", "/config")):
+    for flag, value in (("-l", "pi"), ("-p", "2222"), ("-i", str(key)), ("-J", "gate:22"), ("-F", str(settings))):
         assert words[words.index(flag) + 1] == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"host": "pi@board"}, r"give the parts: SSHConfig\(host=..., username=..., port=...\)"),
+        ({"host": "board:2222"}, "give the parts"),
+        ({"host": None}, "SSHConfig.host is None"),
+        ({"host": "board", "port": "22"}, "SSHConfig.port is '22'; it must be a number"),
+        ({"host": "board", "connect_timeout_s": "3"}, "SSHConfig.connect_timeout_s is '3'"),
+        ({"host": "board", "identity_file": "/no/key"}, "SSHConfig.identity_file is '/no/key'; there is no such file"),
+        ({"host": "board", "config_file": "/no/config"}, "SSHConfig.config_file is '/no/config'"),
+    ],
+)
+def test_an_easy_slip_is_named(settings: dict[str, Any], words: str) -> None:
+    """When the config is made, not when ssh is asked."""
+    with pytest.raises(ConfigError, match=words):
+        SSHConfig(**settings)
+
+
+def test_an_ipv6_address_is_a_host() -> None:
+    """It has colons of its own."""
+    assert SSHConfig("fe80::1%eth0").place == "fe80::1%eth0"
 
 
 def test_interactive_settings_do_not_reach_a_board() -> None:

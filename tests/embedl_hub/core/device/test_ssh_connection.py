@@ -62,7 +62,13 @@ def test_an_unknown_host_key_is_refused(new_server: NewServer, connect: Connect)
     server = new_server()
     server.known_hosts.write_text("")
     with fault(
-        ConnectError, "host key", "is not known here", f"ssh -p {server.port} 127.0.0.1", "accept_new", within_s=10
+        ConnectError,
+        "host key",
+        "is not known here",
+        f"-p {server.port}",
+        f"{server.user}@127.0.0.1",
+        "accept_new",
+        within_s=10,
     ):
         hello(connect(server))
 

@@ -1,0 +1,69 @@
+"""Every error deploy raises for something a user can act on.
+
+DeployError
+├─ UnknownBackendError (ValueError)      set_backend: no installed backend has this name
+├─ BackendSelectionError (RuntimeError)  get_backend: none installed, or several and none chosen
+├─ PatternError (ValueError)             a pattern is declared wrongly or stands in the wrong place
+├─ TraceError                            the model could not be turned into a graph
+├─ InputError (ValueError)               the example inputs do not fit the model
+└─ PlanError                             no plan can be made, or a plan is used wrongly
+
+A rewrite that is not done is no error: it is a `Refusal` with its reason in the plan and the report.
+Anything else that escapes is a bug of ours and keeps its traceback.
+"""
+
+from collections.abc import Iterable
+
+__all__ = [
+    "BackendSelectionError",
+    "DeployError",
+    "InputError",
+    "PatternError",
+    "PlanError",
+    "TraceError",
+    "UnknownBackendError",
+    "known",
+]
+
+
+def known(names: Iterable[object]) -> str:
+    """List names for a message: sorted, quoted, or the word "none"."""
+    return ", ".join(sorted(repr(str(name)) for name in names)) or "none"
+
+
+class DeployError(Exception):
+    """Root of everything a user can act on."""
+
+
+class UnknownBackendError(DeployError, ValueError):
+    """No installed backend has this name."""
+
+
+class BackendSelectionError(DeployError, RuntimeError):
+    """No backend is installed, or several are and none was chosen."""
+
+
+class PatternError(DeployError, ValueError):
+    """A pattern is declared wrongly or stands in the wrong list."""
+
+
+class TraceError(DeployError):
+    """The model could not be turned into a graph.
+
+    Attributes:
+        place: Qualified name of the module that stopped the trace, empty for the model itself.
+        line: ``file:line`` of the model's own code, when one was found.
+    """
+
+    def __init__(self, message: str, *, place: str = "", line: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+        self.line = line
+
+
+class InputError(DeployError, ValueError):
+    """The example inputs do not fit the model."""
+
+
+class PlanError(DeployError):
+    """No plan can be made, or a plan is used wrongly."""
