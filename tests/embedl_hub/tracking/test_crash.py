@@ -24,7 +24,10 @@ Fact = tuple[str, str, str, Any]
 def killed_while_logging(home: Path, seed: int, moment: random.Random) -> list[Fact]:
     """Start a process that logs, kill it at some moment, and return what it had been told is logged."""
     with subprocess.Popen(
-        [sys.executable, str(SCRIPTS / "log_until_killed.py"), str(home), str(seed)], stdout=subprocess.PIPE
+        [sys.executable, str(SCRIPTS / "log_until_killed.py"), str(home), str(seed)],
+        stdout=subprocess.PIPE,
+        # communicate() reads past a buffer: what readline() had taken in beyond its line would be lost.
+        bufsize=0,
     ) as victim:
         assert victim.stdout is not None
         # Every tenth is killed while it opens the store, the others once they have begun to log.
