@@ -133,24 +133,33 @@ def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
 
 
 def _as_rows(trace: Trace) -> Dict[str, Any]:
-    runs = max(1, trace.runs)
-    total = sum(layer.total_us for layer in trace.layers) or 1.0
+    """Return the table without the first run, which is cold: one slow start would outweigh many warm runs."""
+    warm = trace.runs - 1
+    times = [
+        (layer.total_us - layer.first_us) / warm
+        if warm > 0 and layer.calls > 1
+        else layer.total_us / max(1, trace.runs)
+        for layer in trace.layers
+    ]
+    total = sum(times) or 1.0
+    run_us = (trace.run_us - trace.first_run_us) / warm if warm > 0 else trace.run_us
     return {
-        "runs": trace.runs,
-        "mean_run_ms": trace.run_us / runs / 1e3,
+        "runs": max(warm, min(1, trace.runs)),
+        "mean_run_ms": run_us / 1e3,
+        "first_run_ms": trace.first_run_us / 1e3,
         "unreadable_lines": trace.unreadable_lines,
         "is_complete": sum(layer.calls for layer in trace.layers) < _MOST_EVENTS,
-        "rows": [_row(layer, runs, total) for layer in trace.layers],
+        "rows": [_row(layer, time_us, total) for layer, time_us in zip(trace.layers, times)],
     }
 
 
-def _row(layer: Layer, runs: int, total_us: float) -> Dict[str, Any]:
+def _row(layer: Layer, time_us: float, total_us: float) -> Dict[str, Any]:
     return {
         "name": layer.name,
         "op_type": layer.op_type,
         "provider": layer.provider,
-        "time_ms": layer.total_us / runs / 1e3,
-        "share": layer.total_us / total_us,
+        "time_ms": time_us / 1e3,
+        "share": time_us / total_us,
     }
 
 

@@ -24,13 +24,14 @@ _RUN = re.compile(rb'"dur" ?: ?(\d+),.*"name" ?: ?"model_run"')
 
 
 class Layer(NamedTuple):
-    """One node as the runtime ran it, over all profiled runs."""
+    """One node as the runtime ran it, over all profiled runs; ``first_us`` is its very first call, which is cold."""
 
     name: str
     op_type: str
     provider: str
     total_us: float
     calls: int
+    first_us: float
 
 
 class Trace(NamedTuple):
@@ -39,23 +40,25 @@ class Trace(NamedTuple):
     layers: List[Layer]
     runs: int
     run_us: float
+    first_run_us: float
     unreadable_lines: int
 
 
 class _Sum:
-    __slots__ = ("calls", "op_type", "provider", "total_us")
+    __slots__ = ("calls", "first_us", "op_type", "provider", "total_us")
 
     def __init__(self, op_type: str, provider: str) -> None:
         self.op_type = op_type
         self.provider = provider
         self.total_us = 0.0
+        self.first_us = -1.0
         self.calls = 0
 
 
 def read_trace(path: Path) -> Trace:
     """Sum up a profile file per node."""
     sums: Dict[Tuple[bytes, bytes], _Sum] = {}
-    runs, run_us, unreadable = 0, 0.0, 0
+    runs, run_us, first_run_us, unreadable = 0, 0.0, 0.0, 0
     with path.open("rb") as file:
         for line in file:
             event = _EVENT.match(line)
@@ -65,20 +68,22 @@ def read_trace(path: Path) -> Trace:
                 found = sums.get(key)
                 if found is None:
                     found = sums[key] = _Sum(_text(_field(args, "op_name")), _text(_field(args, "provider")))
+                    found.first_us = int(event[1])
                 found.total_us += int(event[1])
                 found.calls += 1
             elif b'"model_run"' in line:
                 run = _RUN.search(line)
                 if run is not None:
+                    first_run_us = int(run[1]) if runs == 0 else first_run_us
                     runs += 1
                     run_us += int(run[1])
             elif _KERNEL in line:
                 unreadable += not _add_by_json(line, sums)
     layers = [
-        Layer(_unescaped(name), found.op_type, found.provider, found.total_us, found.calls)
+        Layer(_unescaped(name), found.op_type, found.provider, found.total_us, found.calls, found.first_us)
         for (name, _), found in sums.items()
     ]
-    return Trace(layers, runs, run_us, unreadable)
+    return Trace(layers, runs, run_us, first_run_us, unreadable)
 
 
 def _field(args: bytes, name: str) -> bytes:
@@ -109,7 +114,9 @@ def _add_by_json(line: bytes, sums: Dict[Tuple[bytes, bytes], _Sum]) -> bool:
         key = (name, str(args.get("node_index", "")).encode())
         found = sums.get(key)
         if found is None:
-            found = sums[key] = _Sum(str(args.get("op_name", "")), str(args.get("provider", "")))
+            found = _Sum(str(args.get("op_name", "")), str(args.get("provider", "")))
+            found.first_us = float(event["dur"])
+            sums[key] = found
         found.total_us += float(event["dur"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
