@@ -50,7 +50,7 @@ def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["custom_toolchain", "custom_provider"])
+@pytest.mark.parametrize("name", ["custom_toolchain", "custom_provider", "onnxruntime"])
 def test_an_example_runs_without_a_board(name: str, tmp_path: Path) -> None:
     """As its README says, from any folder, and tells where its runs are."""
     done = subprocess.run(

@@ -72,6 +72,7 @@ class HubContext:
         self._client: Client | None = None
         self._boards: dict[str, Board] = {}
         self._claims: dict[str, _Claim] = {}
+        self._notes: dict[str, dict[str, object]] = {}
         self.devices: Mapping[str, Device] = _Devices(self._take(devices))
 
     def __repr__(self) -> str:
@@ -102,6 +103,11 @@ class HubContext:
             client.close()
             if client.store is not None:
                 client.store.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether runs can be recorded here now."""
+        return self._client is not None
 
     @property
     def client(self) -> Client:
@@ -138,6 +144,10 @@ class HubContext:
             # Not every runner leads to a POSIX shell; what the user said about the device still holds.
             _LOG.info("Device %r could not be asked what it is: %s", name, error)
             return device.spec
+
+    def notes(self, device_name: str) -> dict[str, object]:
+        """Return what providers keep in mind about a device while the context lives, so that it is asked once."""
+        return self._notes.setdefault(self.find_device(device_name).name, {})
 
     @contextlib.contextmanager
     def claim(self, device_name: str) -> Iterator[Device]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from embedl_hub.core.component import CompiledModel, Component, NoProviderError, RunType
 
@@ -20,10 +20,17 @@ CalibrationData: TypeAlias = "str | os.PathLike[str] | Mapping[str, np.ndarray]"
 
 @dataclass(frozen=True)
 class ONNXRuntimeCompiledModel(CompiledModel):
-    """A model ready for ONNX Runtime, with the names its tensors had before."""
+    """A model ready for ONNX Runtime.
+
+    Attributes:
+        input_name_mapping: The compiled names of inputs by their original ones, where the compiler renamed them.
+        output_name_mapping: Likewise for outputs.
+        quantization: For INT8: method, number format, and scale and zero point of integer inputs and outputs.
+    """
 
     input_name_mapping: Mapping[str, str] = field(default_factory=dict)
     output_name_mapping: Mapping[str, str] = field(default_factory=dict)
+    quantization: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ONNXRuntimeCompiler(Component):

@@ -141,12 +141,12 @@ _LOADING = _Loading()
 
 def _nobody(table: ProviderTable, component: str, ctx: HubContext, reason: str) -> NoProviderError:
     installed = entry_points_by_type(tuple(sys.path))
-    for provider_type in installed:
-        # For the list only; one that cannot be imported must not hide the others.
-        load_provider(provider_type, fail=False)
+    # For the list only; one that cannot be imported must not hide the others. One that can and still does not serve
+    # this component needs no installing.
+    lacking = {provider_type for provider_type in installed if not load_provider(provider_type, fail=False)}
     devices = ", ".join(f"{name!r} ({device.provider_type})" for name, device in ctx.devices.items()) or "none"
     wanted = {device.provider_type for device in ctx.devices.values()} | {ProviderType.LOCAL.value}
-    hints = [_install_hint(installed[kind]) for kind in sorted(wanted & set(installed)) if kind not in table.types()]
+    hints = [_install_hint(installed[kind]) for kind in sorted(wanted & lacking) if kind not in table.types()]
     add_device = "Add a device of one of these types to the context, or register" if table.types() else "Register"
     advice = " ".join(filter(None, hints)) or f"{add_device} a provider: @{component}.provider(...)."
     return NoProviderError(

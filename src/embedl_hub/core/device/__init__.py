@@ -4,6 +4,8 @@ from embedl_hub.core.device._board import BOARD_LABEL, Board
 from embedl_hub.core.device._config import ProviderConfig
 from embedl_hub.core.device._device import Device
 from embedl_hub.core.device._local import LocalCommandRunner
+from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
+from embedl_hub.core.device._qai_hub import QAIHubConfig
 from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner, Lease, LeasingRunner
 from embedl_hub.core.device._spec import DeviceSpec
 from embedl_hub.core.device._ssh import SSHCommandRunner
@@ -17,10 +19,13 @@ __all__ = [
     "CommandRunner",
     "Device",
     "DeviceSpec",
+    "EmbedlONNXRuntimeConfig",
     "Lease",
     "LeasingRunner",
     "LocalCommandRunner",
+    "ONNXRuntimeConfig",
     "ProviderConfig",
+    "QAIHubConfig",
     "SSHCommandRunner",
     "SSHConfig",
 ]

@@ -1,5 +1,6 @@
 """Invokers: what a compiled model answers on a device."""
 
+from embedl_hub.core.invoke._compare import Comparison, OutputDifference, compare_outputs
 from embedl_hub.core.invoke._onnxruntime import ONNXRuntimeInvocationResult, ONNXRuntimeInvoker
 from embedl_hub.core.invoke._result import InvocationResult
 from embedl_hub.core.invoke._tensorrt import TensorRTInvocationResult, TensorRTInvoker
@@ -7,12 +8,15 @@ from embedl_hub.core.invoke._tflite import TFLiteInvocationResult, TFLiteInvoker
 from embedl_hub.errors import InvokeError
 
 __all__ = [
+    "Comparison",
     "InvocationResult",
     "InvokeError",
     "ONNXRuntimeInvocationResult",
     "ONNXRuntimeInvoker",
+    "OutputDifference",
     "TFLiteInvocationResult",
     "TFLiteInvoker",
     "TensorRTInvocationResult",
     "TensorRTInvoker",
+    "compare_outputs",
 ]

@@ -1,7 +1,7 @@
 """Profilers: how fast a compiled model is on a device."""
 
 from embedl_hub.core.profile._onnxruntime import ONNXRuntimeProfiler, ONNXRuntimeProfilingResult
-from embedl_hub.core.profile._result import ProfilingResult
+from embedl_hub.core.profile._result import ProfiledLayer, ProfilingResult
 from embedl_hub.core.profile._tensorrt import TensorRTProfiler, TensorRTProfilingResult
 from embedl_hub.core.profile._tflite import TFLiteProfiler, TFLiteProfilingResult
 from embedl_hub.errors import ProfileError
@@ -10,6 +10,7 @@ __all__ = [
     "ONNXRuntimeProfiler",
     "ONNXRuntimeProfilingResult",
     "ProfileError",
+    "ProfiledLayer",
     "ProfilingResult",
     "TFLiteProfiler",
     "TFLiteProfilingResult",

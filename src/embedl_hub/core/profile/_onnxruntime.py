@@ -9,6 +9,10 @@ from embedl_hub.core.component import Component, NoProviderError, RunType
 from embedl_hub.core.profile._result import ProfilingResult
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
     from embedl_hub.core.compile import ONNXRuntimeCompiledModel
     from embedl_hub.core.context import HubContext
 
@@ -23,12 +27,25 @@ class ONNXRuntimeProfiler(Component):
 
     run_type = RunType.PROFILE
 
-    def __init__(self, *, name: str | None = None, device: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str | None = None,
+        device: str | None = None,
+        require_provider: str | None = None,
+        input_data: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         """Set defaults for :meth:`run`."""
-        super().__init__(name=name, device=device)
+        super().__init__(name=name, device=device, require_provider=require_provider, input_data=input_data)
 
     def run(
-        self, ctx: HubContext, model: ONNXRuntimeCompiledModel, *, device: str | None = None
+        self,
+        ctx: HubContext,
+        model: ONNXRuntimeCompiledModel,
+        *,
+        device: str | None = None,
+        require_provider: str | None = None,
+        input_data: Mapping[str, np.ndarray] | None = None,
     ) -> ONNXRuntimeProfilingResult:
         """Measure a model.
 
@@ -36,5 +53,7 @@ class ONNXRuntimeProfiler(Component):
             ctx: An open context.
             model: A compiled model.
             device: A device on the context; the first that serves this step when not given.
+            require_provider: An execution provider of ONNX Runtime; the run fails if a node runs elsewhere.
+            input_data: Arrays by input name to measure on; made up from the model's shapes when not given.
         """
         raise NoProviderError

@@ -1,0 +1,170 @@
+"""Compile: fix the shape and, with calibration data, quantise on this machine; optimise where the model will run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel
+from embedl_hub.onnxruntime.arrays import write_npz
+from embedl_hub.onnxruntime.calibration import open_calibration
+from embedl_hub.onnxruntime.model import (
+    fix_input_shape,
+    gather,
+    inputs_of,
+    model_file,
+    name_nodes,
+    outputs_of,
+    read_model,
+    write_model,
+)
+from embedl_hub.onnxruntime.program import call, settings
+from embedl_hub.onnxruntime.quantizing import METHODS, Request, number_format, quantize
+from embedl_hub.onnxruntime.refusal import RefusedError, refusals_as
+from embedl_hub.paths import RemotePath
+from embedl_hub.tracking import LoggedArtifact, hash_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from embedl_hub.core.compile import CalibrationData
+    from embedl_hub.core.context import HubContext
+    from embedl_hub.onnxruntime.model import Tensor
+    from embedl_hub.onnxruntime.place import Place
+
+
+_LOG = logging.getLogger("embedl_hub")
+_POOR_COSINE = 0.9
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asked of a compilation."""
+
+    input_shape: Sequence[int] | None = None
+    calibration_data: CalibrationData | None = None
+    calibration_method: str | None = None
+    per_channel: bool = False
+    quantize_io: bool = False
+
+
+def compile_model(ctx: HubContext, place: Place, onnx_path: Path, wishes: Wishes) -> ONNXRuntimeCompiledModel:
+    """Compile a model for a place."""
+    with refusals_as(CompileError):
+        source = ctx.client.log_artifact(gather(onnx_path, place.scratch), name="input")
+        ctx.client.log_param("$runtime", "onnx")
+        model = read_model(source.local())
+        if wishes.input_shape is not None:
+            fix_input_shape(model, wishes.input_shape)
+        name_nodes(model)
+        names = [tensor.name for tensor in (*inputs_of(model), *outputs_of(model))]
+        prepared = write_model(model, place.scratch / f"{onnx_path.stem}.prepared.onnx")
+        inputs = inputs_of(model)
+        del model
+        quantization: dict[str, Any] = {}
+        if wishes.calibration_data is not None:
+            prepared, quantization = _quantise(ctx, place, prepared, inputs, wishes)
+        elif wishes.calibration_method is not None or wishes.quantize_io or wishes.per_channel:
+            raise RefusedError(
+                "calibration_method, per_channel and quantize_io are for INT8, which needs calibration_data; give it, "
+                "or leave them out."
+            )
+        answer, compiled = _optimise(ctx, place, prepared, f"{onnx_path.stem}.compiled.onnx")
+        _check_names(names, answer)
+    ctx.client.log_artifact(compiled, name="path")
+    _log_answer(ctx, answer)
+    return ONNXRuntimeCompiledModel.from_current_run(ctx, quantization=quantization)
+
+
+def _quantise(
+    ctx: HubContext, place: Place, prepared: Path, inputs: Sequence[Tensor], wishes: Wishes
+) -> tuple[Path, dict[str, Any]]:
+    """Return the INT8 model and how its integers stand for numbers."""
+    method = wishes.calibration_method or METHODS[0]
+    if method not in METHODS:
+        raise RefusedError(f"calibration_method is one of {', '.join(METHODS)}, not {method!r}.")
+    data = _on_disk(wishes, place.scratch)
+    samples = open_calibration(data, inputs)
+    ctx.client.log_param("calibration_samples", samples.count)
+    # Asked before the long part: a board without a runtime says so now.
+    doctor = call(place, "doctor", [])
+    if doctor.get("problem"):
+        raise RefusedError(f"{doctor['problem']} (doctor on {place.title})")
+    form = number_format(place.architecture, tuple(doctor.get("board", {}).get("cpu_features", ())))
+    ctx.client.log_param("number_format", asdict(form))
+    answer = quantize(
+        Request(
+            str(prepared), str(prepared.with_name(prepared.name.replace(".prepared", ".int8"))), str(data), method,
+            wishes.per_channel, wishes.quantize_io, form.activations, form.weights, form.reduce_range,
+        ),
+        place.scratch,
+    )  # fmt: skip
+    ctx.client.log_param("quantized_ops", answer["ops"])
+    ctx.client.log_param("calibration_samples_left_out", answer["samples_left_out"])
+    _log_drift(ctx, answer["drift"])
+    quantization = {"method": method, "format": asdict(form), **answer["io"]}
+    ctx.client.log_param("quantization", quantization)
+    return Path(answer["output"]), quantization
+
+
+def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:
+    """Record how far INT8 is from float on calibration data, and say aloud what no user would want."""
+    ctx.client.log_param("calibration_drift", drift)
+    for output in drift:
+        # A cosine that is not a number is below every limit too.
+        if output["finite_share"] < 1 or not output["cosine"] >= _POOR_COSINE:
+            _LOG.warning(
+                "INT8 changes output %r beyond use even on calibration data: cosine %.3f to float, %.0f%% are numbers. "
+                "Another calibration_method or per_channel may help; some models cannot be INT8 as a whole.",
+                output["name"], output["cosine"], 100 * output["finite_share"],
+            )  # fmt: skip
+    if drift:
+        ctx.client.log_metric("calibration_cosine", min(output["cosine"] for output in drift))
+
+
+def _on_disk(wishes: Wishes, scratch: Path) -> Path:
+    """Return the path of the calibration data; arrays of this process are written down for the other one."""
+    data = wishes.calibration_data
+    if not isinstance(data, Mapping):
+        return Path(data or "").expanduser()
+    path = scratch / "calibration.npz"
+    write_npz(path, {name: np.asarray(array) for name, array in data.items()})
+    return path
+
+
+def _optimise(ctx: HubContext, place: Place, prepared: Path, name: str) -> tuple[dict[str, Any], Path]:
+    # A folder (weights beside a large model) is known by its listing, which logging makes; a file is not worth keeping.
+    artifact = ctx.client.log_artifact(prepared, name="prepared") if prepared.is_dir() else _unlogged(prepared)
+    there = place.send(artifact)
+    entry = RemotePath(there) / model_file(prepared).name if prepared.is_dir() else RemotePath(there)
+    output = RemotePath(place.folder) / name
+    answer = call(place, "compile", ["--model", entry, "--output", output, *settings(place.config)])
+    compiled = ctx.artifact_dir / name
+    place.get(output, compiled)
+    return answer, compiled
+
+
+def _unlogged(path: Path) -> LoggedArtifact:
+    """Return a file for sending only: it can be made again from the input."""
+    return LoggedArtifact("prepared", path.name, path.stat().st_size, hash_file(path), local_path=path)
+
+
+def _check_names(names: Sequence[str], answer: dict[str, Any]) -> None:
+    """An optimiser that renamed a tensor would make every later step lie about names."""
+    now = [tensor["name"] for tensor in (*answer.get("inputs", ()), *answer.get("outputs", ()))]
+    if sorted(now) != sorted(names):
+        raise RefusedError(f"The optimised model has the tensors {now}, the original {list(names)}; they must agree.")
+
+
+def _log_answer(ctx: HubContext, answer: dict[str, Any]) -> None:
+    client = ctx.client
+    client.log_param("inputs", answer.get("inputs"))
+    client.log_param("outputs", answer.get("outputs"))
+    client.log_param("runtime_version", answer.get("runtime_version"))
+    client.log_param("$board", answer.get("board"))
+    client.log_metric("model_size_mb", float(answer.get("size_bytes", 0)) / 1e6)

@@ -1,0 +1,85 @@
+"""The device program's command line: arguments there, one JSON object back, every ending in words."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.errors import CommandError
+from embedl_hub.onnxruntime.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from embedl_hub.core.device import AnyPath, ONNXRuntimeConfig
+    from embedl_hub.onnxruntime.place import Place
+
+_NOT_FOUND = 127
+_FAILED = 1
+_MARK = "embedl-onnxruntime: error: "
+
+
+def call(place: Place, command: str, arguments: Sequence[AnyPath]) -> dict[str, Any]:
+    """Run one command of the device program and return its answer.
+
+    A board without the program gets it; a failure is told in the program's own words.
+    """
+    extra = getattr(place.config, "cli_args", ())
+    try:
+        result = _run(place, [*place.program(), command, *arguments, *extra])
+    except CommandError as error:
+        if error.exit_code != _NOT_FOUND or not place.carry_program():
+            raise RefusedError(_ending(place, command, error)) from error
+        try:
+            result = _run(place, [*place.program(), command, *arguments, *extra])
+        except CommandError as second:
+            raise RefusedError(_ending(place, command, second)) from second
+    return _answer(place, command, result)
+
+
+def settings(config: ONNXRuntimeConfig) -> list[str]:
+    """Return the arguments that every command with a model takes."""
+    words = [word for name in config.execution_providers for word in ("--execution-provider", name)]
+    if config.allow_fallback:
+        words.append("--allow-fallback")
+    if config.threads is not None:
+        words += ["--threads", str(config.threads)]
+    if config.optimization_level != "all":
+        words += ["--optimization-level", config.optimization_level]
+    return words
+
+
+def _run(place: Place, argv: Sequence[AnyPath]) -> str:
+    return place.runner.run(argv, hide=True, timeout_s=place.config.timeout_s).stdout
+
+
+def _answer(place: Place, command: str, stdout: str) -> dict[str, Any]:
+    last = next((line for line in reversed(stdout.splitlines()) if line.strip()), "")
+    try:
+        answer = json.loads(last)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise RefusedError(
+            f"The device program on {place.title} answered {command} with {last[:200]!r}, not with a JSON object. "
+            "Is another program of that name installed there?"
+        )
+    return answer
+
+
+def _ending(place: Place, command: str, error: CommandError) -> str:
+    own_words = [line[len(_MARK) :] for line in error.stderr.splitlines() if line.startswith(_MARK)]
+    if error.exit_code == _FAILED and own_words:
+        return f"{own_words[-1]} ({command} on {place.title})"
+    if error.exit_code == _NOT_FOUND:
+        return (
+            f"{place.title.capitalize()} has no {error.argv[0]!r}. Install Python 3.8 or newer with numpy and "
+            "onnxruntime there, or say where they are: EmbedlONNXRuntimeConfig(python_path=...). "
+            f"It said: {error.stderr.strip()[-300:] or 'nothing'}"
+        )
+    if error.exit_code is not None and error.exit_code > 128:
+        return (
+            f"ONNX Runtime crashed during {command} on {place.title}: {error}\n"
+            "Another execution provider, a lower optimization_level or another version of onnxruntime may do."
+        )
+    return f"The device program failed during {command} on {place.title}: {error}"

@@ -1,0 +1,353 @@
+"""INT8 by onnxruntime.quantization, in a process of its own: its memory, its messages and its crashes stay there.
+
+``python -m embedl_hub.onnxruntime.quantizing REQUEST.json`` prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import sys
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embedl_hub.core.device import LocalCommandRunner
+from embedl_hub.core.invoke import compare_outputs
+from embedl_hub.errors import CommandError
+from embedl_hub.onnxruntime.calibration import open_calibration
+from embedl_hub.onnxruntime.model import inputs_of, model_file, nodes_of, read_graph, read_model, write_model
+from embedl_hub.onnxruntime.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import onnx
+
+    from embedl_hub.onnxruntime.calibration import CalibrationSet, Sample
+
+METHODS = ("minmax", "entropy", "percentile")
+_MARK = "quantizing: error: "
+# Per-channel scales and the kernels that fuse them need this opset.
+_LOWEST_OPSET = 13
+_GOOD_OPSET = 17
+_LOWEST_IR = 8
+_DRIFT_BATCHES = 4
+# What the CPU kernels fuse. Around anything else, quantise and dequantise are pure cost.
+_OP_TYPES = (
+    "Conv", "MatMul", "Gemm", "Add", "Mul", "Concat", "Split", "AveragePool", "GlobalAveragePool", "MaxPool", "Relu",
+    "Clip", "LeakyRelu", "Sigmoid", "Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Pad", "Resize",
+    "Gather",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """The integers a target runs fast.
+
+    Attributes:
+        activations: ``uint8`` or ``int8``.
+        weights: Always ``int8``.
+        reduce_range: Weights of 7 bits, where pairs of products would overflow 16 bits.
+    """
+
+    activations: str
+    weights: str = "int8"
+    reduce_range: bool = False
+
+
+def number_format(architecture: str, cpu_features: tuple[str, ...]) -> NumberFormat:
+    """Return what a processor runs fast: unsigned activations on x86, signed ones on ARM."""
+    family = architecture.lower()
+    if family.startswith(("aarch64", "arm")):
+        return NumberFormat("int8")
+    if family in {"x86_64", "amd64", "i386", "i686"}:
+        return NumberFormat("uint8", reduce_range=not {"avx512_vnni", "avx_vnni", "amx_int8"} & set(cpu_features))
+    raise RefusedError(
+        f"It is not known which INT8 format {architecture!r} runs fast; known are x86_64 and aarch64. "
+        "Compile without calibration_data, or name the nearest in DeviceSpec(architecture=...)."
+    )
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to quantise and how; paths are text, for the journey as JSON."""
+
+    model: str
+    output: str
+    calibration: str
+    method: str
+    per_channel: bool
+    quantize_io: bool
+    activations: str
+    weights: str
+    reduce_range: bool
+
+
+def quantize(request: Request, scratch: Path) -> dict[str, Any]:
+    """Quantise in a process of its own and return what it tells about the result."""
+    note = scratch / "quantize.json"
+    note.write_text(json.dumps(asdict(request)), encoding="utf-8")
+    try:
+        done = LocalCommandRunner().run([sys.executable, "-m", __name__, note], hide=True)
+    except CommandError as error:
+        own = [line[len(_MARK) :] for line in error.stderr.splitlines() if line.startswith(_MARK)]
+        raise RefusedError(own[-1] if own else f"Quantisation failed: {error}") from error
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+class _Reader:
+    """One batch at a time in the shape that the calibrators read."""
+
+    def __init__(self, batch: Sample) -> None:
+        self._batch: Sample | None = batch
+
+    def get_next(self) -> Sample | None:
+        batch, self._batch = self._batch, None
+        return batch
+
+
+def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
+    import onnxruntime.quantization as ort_quantization  # noqa: PLC0415 - only this process needs it
+    from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType  # noqa: PLC0415
+
+    model = _flat_biases(_float_model(Path(request.model), folder))
+    samples = open_calibration(Path(request.calibration), inputs_of(read_model(Path(request.model))))
+    op_types = [*_OP_TYPES, "Softmax"] if request.quantize_io else list(_OP_TYPES)
+    kinds = {"minmax": CalibrationMethod.MinMax, "entropy": CalibrationMethod.Entropy,
+             "percentile": CalibrationMethod.Percentile}  # fmt: skip
+    calibrator = ort_quantization.create_calibrator(
+        model,
+        op_types,
+        str(folder / "augmented.onnx"),
+        kinds[request.method],
+        use_external_data_format=_is_large(model),
+    )
+    used = 0
+    for batch in samples.batches():
+        # Batch by batch: the histogram methods keep every activation of what they are given in one call.
+        calibrator.collect_data(_Reader(batch))
+        used += samples.batch
+    types = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
+    quantizer = QDQQuantizer(
+        _inferred(model), request.per_channel, request.reduce_range, types[request.weights],
+        types[request.activations], calibrator.compute_data(), [], [], op_types, {},
+    )  # fmt: skip
+    quantizer.quantize_model()
+    result: onnx.ModelProto = quantizer.model.model
+    io = _integer_io(result) if request.quantize_io else {}
+    _stamp_as_before(result, read_graph(Path(request.model)))
+    written = write_model(result, Path(request.output))
+    counts: dict[str, int] = {}
+    for node in result.graph.node:
+        counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    drift = [] if request.quantize_io else _drift(model, written, samples)
+    return {
+        "output": str(written),
+        "samples": used,
+        "samples_left_out": samples.count - used,
+        "io": io,
+        "ops": counts,
+        "drift": drift,
+    }
+
+
+def _stamp_as_before(result: onnx.ModelProto, source: onnx.ModelProto) -> None:
+    """Take back the versions this machine's runtime stamped on what it folded; an older one on a board refuses them."""
+    used = {node.domain for node in nodes_of(result.graph)}
+    kept = [entry for entry in result.opset_import if entry.domain in used or entry.domain in ("", "ai.onnx")]
+    del result.opset_import[:]
+    result.opset_import.extend(kept)
+    result.ir_version = min(result.ir_version, max(source.ir_version, _LOWEST_IR))
+
+
+def _drift(plain: Path, quantized: Path, samples: CalibrationSet) -> list[dict[str, Any]]:
+    """Return how far INT8 is from float on the first of the very data it was made from: the least one can expect."""
+    answers: list[dict[str, list[np.ndarray]]] = []
+    batches = list(itertools.islice(samples.batches(), _DRIFT_BATCHES))
+    for path in (plain, model_file(quantized)):
+        session = _session(path)
+        names = [value.name for value in session.get_outputs()]
+        rows = [session.run(None, batch) for batch in batches]
+        answers.append({name: [row[at] for row in rows] for at, name in enumerate(names)})
+    numbers = [name for name, parts in answers[0].items() if parts[0].dtype.kind in "fiub" and parts[0].ndim]
+    if not numbers:
+        return []
+    ours, theirs = ({name: np.concatenate(answer[name]) for name in numbers} for answer in reversed(answers))
+    return [asdict(output) for output in compare_outputs(ours, theirs).outputs]
+
+
+def _session(path: Path) -> Any:  # noqa: ANN401 - the runtime's object
+    import onnxruntime  # noqa: PLC0415 - only this process needs it
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def _is_large(model: Path) -> bool:
+    return model.stat().st_size > 1_900_000_000
+
+
+def _float_model(path: Path, folder: Path) -> Path:
+    """Return the model with norms folded and constants computed, as quantisation wants it."""
+    import onnxruntime  # noqa: PLC0415 - only this process needs it
+    from onnx import version_converter  # noqa: PLC0415
+
+    model = read_model(path)
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    if opset < _LOWEST_OPSET:
+        try:
+            model = version_converter.convert_version(model, _GOOD_OPSET)
+        except Exception as error:  # the converter raises whatever it meets
+            raise RefusedError(
+                f"INT8 needs opset {_LOWEST_OPSET} or newer; the model has {opset} and cannot be converted: {error}. "
+                "Export it anew with a newer opset."
+            ) from error
+    current = write_model(model, folder / "current.onnx")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.log_severity_level = 3
+    folded = folder / "folded.onnx"
+    options.optimized_model_filepath = str(folded)
+    file = current / "current.onnx" if current.is_dir() else current
+    try:
+        onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime raises a class of its own per cause
+        text = " ".join(str(error).split())[:500]
+        raise RefusedError(f"ONNX Runtime {onnxruntime.__version__} cannot load the model: {text}") from error
+    return folded
+
+
+def _flat_biases(path: Path) -> Path:
+    """Give Gemm a bias of one axis where it has a row: the same sum, and the quantiser takes no other."""
+    import onnx  # noqa: PLC0415
+
+    model = onnx.load(path)
+    readers: dict[str, set[tuple[str, int]]] = {}
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            readers.setdefault(name, set()).add((node.op_type, index))
+    rows = [
+        value
+        for value in model.graph.initializer
+        if len(value.dims) == 2 and value.dims[0] == 1 and readers.get(value.name) == {("Gemm", 2)}
+    ]
+    for value in rows:
+        value.dims[:] = value.dims[1:]
+        for declared in (*model.graph.input, *model.graph.value_info):
+            if declared.name == value.name:
+                del declared.type.tensor_type.shape.dim[0]
+    if rows:
+        onnx.save(model, path)
+    return path
+
+
+def _inferred(path: Path) -> onnx.ModelProto:
+    """Return a model with the types of all tensors; the quantiser asks for them."""
+    import onnx  # noqa: PLC0415
+
+    model = onnx.load(path)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError):
+        return model
+    return inferred
+
+
+def _integer_io(model: onnx.ModelProto) -> dict[str, Any]:
+    """Make the float inputs and outputs integers in place and return how to convert from and to them."""
+    io: dict[str, Any] = {"inputs": {}, "outputs": {}}
+    for kind, name, boundary in [*_boundaries(model)]:
+        graph = model.graph
+        if kind == "inputs":
+            old, tensor = boundary.output[0], boundary.input[0]
+            readers = [node for node in graph.node if tensor in node.input and node is not boundary]
+            if readers:
+                raise RefusedError(f"quantize_io: input {name!r} is also read as float by {readers[0].op_type}.")
+            for node in graph.node:
+                node.input[:] = [tensor if word == old else word for word in node.input]
+        else:
+            old, tensor = boundary.input[0], boundary.output[0]
+            for node in graph.node:
+                node.output[:] = [tensor if word == old else word for word in node.output]
+                if node is not boundary:
+                    node.input[:] = [tensor if word == old else word for word in node.input]
+        io[kind][name] = _scale_of(model, boundary)
+        value = next(value for value in (*graph.input, *graph.output) if value.name == name)
+        value.type.tensor_type.elem_type = _element_type(io[kind][name]["dtype"])
+        graph.node.remove(boundary)
+    return io
+
+
+def _boundaries(model: onnx.ModelProto) -> Iterator[tuple[str, str, onnx.NodeProto]]:
+    floats = {1, 10, 11}
+    for value in inputs_values(model):
+        if value.type.tensor_type.elem_type in floats:
+            found = [
+                node for node in model.graph.node if node.op_type == "QuantizeLinear" and node.input[0] == value.name
+            ]
+            if len(found) != 1:
+                raise RefusedError(f"quantize_io: input {value.name!r} feeds nothing that is quantised.")
+            yield "inputs", value.name, found[0]
+    for value in model.graph.output:
+        if value.type.tensor_type.elem_type in floats:
+            maker = next((node for node in model.graph.node if value.name in node.output), None)
+            if maker is None or maker.op_type != "DequantizeLinear":
+                kind = maker.op_type if maker is not None else "no node"
+                raise RefusedError(
+                    f"quantize_io: output {value.name!r} comes from {kind}, which is not quantised; "
+                    "compile with quantize_io=False."
+                )
+            if any(value.name in node.input for node in model.graph.node):
+                raise RefusedError(f"quantize_io: output {value.name!r} is also used inside the model as float.")
+            yield "outputs", value.name, maker
+
+
+def inputs_values(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the inputs without a value of their own."""
+    given = {value.name for value in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in given]
+
+
+def _scale_of(model: onnx.ModelProto, node: onnx.NodeProto) -> dict[str, Any]:
+    from onnx import numpy_helper  # noqa: PLC0415
+
+    values = {value.name: value for value in model.graph.initializer}
+    scale = numpy_helper.to_array(values[node.input[1]])
+    zero = numpy_helper.to_array(values[node.input[2]])
+    return {"scale": float(scale.reshape(-1)[0]), "zero_point": int(zero.reshape(-1)[0]), "dtype": zero.dtype.name}
+
+
+def _element_type(dtype: str) -> int:
+    return {"uint8": 2, "int8": 3}[dtype]
+
+
+def main() -> int:
+    """Quantise as the file on the command line asks."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    note = Path(sys.argv[1])
+    request = Request(**json.loads(note.read_text(encoding="utf-8")))
+    folder = note.with_suffix("")
+    folder.mkdir()
+    try:
+        answer = _quantize_here(request, folder)
+    except RefusedError as error:
+        sys.stderr.write(_MARK + " ".join(str(error).split()) + "\n")
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever the quantiser stumbles over is told in one line
+        words = f"onnxruntime.quantization failed on this model: {type(error).__name__}: {error}"
+        sys.stderr.write(_MARK + " ".join(words.split()) + "\n")
+        return 1
+    sys.stdout.write("\n" + json.dumps(answer) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

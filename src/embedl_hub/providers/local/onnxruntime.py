@@ -1,0 +1,79 @@
+"""ONNX Runtime on this machine, in a process of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from embedl_hub.core.compile import ONNXRuntimeCompiler
+from embedl_hub.core.component import ProviderType
+from embedl_hub.core.invoke import ONNXRuntimeInvoker
+from embedl_hub.core.profile import ONNXRuntimeProfiler
+from embedl_hub.onnxruntime.refusal import needed_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import numpy as np
+
+    from embedl_hub.core.compile import CalibrationData, ONNXRuntimeCompiledModel
+    from embedl_hub.core.context import HubContext
+    from embedl_hub.core.invoke import ONNXRuntimeInvocationResult
+    from embedl_hub.core.profile import ONNXRuntimeProfilingResult
+
+_TOOLS = ("edgeproof-device", "onnx", "onnxruntime", "numpy")
+
+
+@ONNXRuntimeCompiler.provider(ProviderType.LOCAL, tools=_TOOLS)
+def _compile_onnxruntime(
+    ctx: HubContext,
+    onnx_path: Path,
+    *,
+    device: str | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    calibration_data: CalibrationData | None = None,
+    calibration_method: str | None = None,
+    per_channel: bool = False,
+    quantize_io: bool = False,
+) -> ONNXRuntimeCompiledModel:
+    """Quantise and optimise here."""
+    with needed_packages():
+        from embedl_hub.onnxruntime.compiling import Wishes, compile_model  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.onnxruntime.place import this_machine  # noqa: PLC0415
+    wishes = Wishes(input_shape, calibration_data, calibration_method, per_channel, quantize_io)
+    with this_machine(ctx, device, ONNXRuntimeCompiler) as place:
+        return compile_model(ctx, place, onnx_path, wishes)
+
+
+@ONNXRuntimeProfiler.provider(ProviderType.LOCAL, tools=_TOOLS)
+def _profile_onnxruntime(
+    ctx: HubContext,
+    model: ONNXRuntimeCompiledModel,
+    *,
+    device: str | None = None,
+    require_provider: str | None = None,
+    input_data: Mapping[str, np.ndarray] | None = None,
+) -> ONNXRuntimeProfilingResult:
+    """Measure here; a process of its own does it."""
+    with needed_packages():
+        from embedl_hub.onnxruntime.place import this_machine  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.onnxruntime.profiling import profile_model  # noqa: PLC0415
+    with this_machine(ctx, device, ONNXRuntimeProfiler) as place:
+        return profile_model(ctx, place, model, require_provider=require_provider, input_data=input_data)
+
+
+@ONNXRuntimeInvoker.provider(ProviderType.LOCAL, tools=_TOOLS)
+def _invoke_onnxruntime(
+    ctx: HubContext,
+    model: ONNXRuntimeCompiledModel,
+    input_data: Mapping[str, np.ndarray],
+    *,
+    device: str | None = None,
+    use_compiled_names: bool = False,
+) -> ONNXRuntimeInvocationResult:
+    """Run here; a crash of the runtime is an error, not the end of this process."""
+    with needed_packages():
+        from embedl_hub.onnxruntime.invoking import invoke_model  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.onnxruntime.place import this_machine  # noqa: PLC0415
+    with this_machine(ctx, device, ONNXRuntimeInvoker) as place:
+        return invoke_model(ctx, place, model, input_data, use_compiled_names=use_compiled_names)

@@ -1,0 +1,3 @@
+"""Devices in Qualcomm's cloud, through the vendor's own client (extra ``qai-hub``)."""
+
+import embedl_hub.providers.qai_hub.onnxruntime  # noqa: F401 - registers its providers

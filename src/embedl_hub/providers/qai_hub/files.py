@@ -1,0 +1,83 @@
+"""Arrays and archives as the vendor's client gives and takes them."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embedl_hub.onnxruntime.arrays import write_npz
+from embedl_hub.onnxruntime.calibration import open_calibration
+from embedl_hub.onnxruntime.model import check_data, inputs_of
+from embedl_hub.onnxruntime.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import onnx
+
+    from embedl_hub.core.compile import CalibrationData
+    from embedl_hub.onnxruntime.model import Tensor
+
+Entries = dict[str, list[np.ndarray]]
+
+
+def calibration_entries(data: CalibrationData, inputs: Sequence[Tensor], scratch: Path) -> Entries:
+    """Return calibration data as lists of batches; the vendor's client wants them all at once."""
+    if isinstance(data, Mapping):
+        path = scratch / "calibration.npz"
+        write_npz(path, {name: np.asarray(array) for name, array in data.items()})
+    else:
+        path = Path(data)
+    entries: Entries = {tensor.name: [] for tensor in inputs}
+    for batch in open_calibration(path, inputs).batches():
+        for name, array in batch.items():
+            entries[name].append(array)
+    return entries
+
+
+def data_entries(data: Mapping[str, np.ndarray], graph: onnx.ModelProto) -> Entries:
+    """Return checked data as lists of what the model takes at once, in the order of its inputs."""
+    inputs = inputs_of(graph)
+    check_data(inputs, data, "input_data")
+    entries: Entries = {}
+    for tensor in inputs:
+        array = np.asarray(data[tensor.name])
+        first = tensor.shape[0] if tensor.shape else None
+        pieces = array.shape[0] // first if isinstance(first, int) else 1
+        entries[tensor.name] = list(np.split(array, pieces)) if pieces > 1 else [array]
+    return entries
+
+
+def joined(answer: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Return outputs as one array each, batches one after the other."""
+    output = {}
+    for name, parts in answer.items():
+        arrays = [np.asarray(part) for part in parts] if isinstance(parts, list) else [np.asarray(parts)]
+        output[name] = np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+    return output
+
+
+def unpacked(fetched: Path, target: Path) -> Path:
+    """Return a downloaded model at its place: a file, or a folder when it came as an archive."""
+    if not zipfile.is_zipfile(fetched):
+        shutil.move(fetched, target)
+        return target
+    folder = target.with_suffix("")
+    with zipfile.ZipFile(fetched) as archive:
+        for entry in archive.infolist():
+            name = PurePosixPath(entry.filename)
+            if name.is_absolute() or ".." in name.parts:
+                raise RefusedError(f"The compiled model's archive holds {entry.filename!r}, which leads out of it.")
+            if entry.is_dir():
+                continue
+            # Archives hold the model in one folder, which is no part of it.
+            place = folder / (PurePosixPath(*name.parts[1:]) if len(name.parts) > 1 else name)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(entry) as source, place.open("wb") as copy:
+                shutil.copyfileobj(source, copy)
+    return folder

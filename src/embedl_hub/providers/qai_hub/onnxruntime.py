@@ -1,0 +1,173 @@
+"""ONNX Runtime on Qualcomm's devices: compile, quantize, profile and inference jobs."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel, ONNXRuntimeCompiler
+from embedl_hub.core.component import ProviderType
+from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvoker
+from embedl_hub.core.profile import ONNXRuntimeProfiler, ProfileError
+from embedl_hub.onnxruntime.refusal import RefusedError, needed_packages, refusals_as
+from embedl_hub.providers.qai_hub.service import TOOLS, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    import onnx
+
+    from embedl_hub.core.compile import CalibrationData
+    from embedl_hub.core.context import HubContext
+    from embedl_hub.core.invoke import ONNXRuntimeInvocationResult
+    from embedl_hub.core.profile import ONNXRuntimeProfilingResult
+    from embedl_hub.onnxruntime.model import Tensor
+
+_RANGES = {None: "", "minmax": "--range_scheme min_max"}
+
+
+@ONNXRuntimeCompiler.provider(ProviderType.QAI_HUB, tools=TOOLS)
+def _compile_onnxruntime(
+    ctx: HubContext,
+    onnx_path: Path,
+    *,
+    device: str | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    calibration_data: CalibrationData | None = None,
+    calibration_method: str | None = None,
+    per_channel: bool = False,
+    quantize_io: bool = False,
+) -> ONNXRuntimeCompiledModel:
+    """Compile in the cloud; with calibration data a quantize job comes first, by the vendor's own scheme."""
+    with needed_packages():
+        from embedl_hub.onnxruntime import model as models  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub import files  # noqa: PLC0415
+    with refusals_as(CompileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
+        scratch = Path(name)
+        if per_channel or calibration_method not in _RANGES:
+            raise RefusedError(
+                "Qualcomm AI Hub chooses scales itself: leave per_channel out, and calibration_method too unless it is "
+                "'minmax'."
+            )
+        source = ctx.client.log_artifact(models.gather(onnx_path, scratch), name="input")
+        ctx.client.log_param("$runtime", "onnx")
+        model = models.read_model(source.local())
+        if input_shape is not None:
+            models.fix_input_shape(model, input_shape)
+        inputs, outputs = models.inputs_of(model), models.outputs_of(model)
+        specs = _input_specs(inputs)
+        data = None if calibration_data is None else files.calibration_entries(calibration_data, inputs, scratch)
+        packed = models.write_model(model, scratch / f"{onnx_path.stem}.onnx")
+        service = Service(ctx, device, ONNXRuntimeCompiler, CompileError)
+        uploaded = service.upload_model(packed)
+        if data is not None:
+            options = f"{_RANGES[calibration_method]} {service.config.quantize_options}".strip()
+            job = service.quantize(uploaded, service.upload_data(data), options)
+            uploaded = job.get_target_model()
+            if uploaded is None:
+                raise service.empty(job, "target model")
+        words = ["--target_runtime onnx", "--quantize_io" if quantize_io else "", service.config.compile_options]
+        job = service.compile(uploaded, specs, " ".join(filter(None, words)))
+        target = scratch / "target.onnx"
+        fetched = service.download("the compiled model", lambda: job.download_target_model(str(target)))
+        if fetched is None:
+            raise service.empty(job, "target model")
+        compiled = files.unpacked(Path(fetched), ctx.artifact_dir / f"{onnx_path.stem}.compiled.onnx")
+        graph = models.read_graph(compiled)
+        into = _renamed(inputs, models.inputs_of(graph))
+        out = _renamed(outputs, models.outputs_of(graph))
+    ctx.client.log_artifact(compiled, name="path")
+    for key, mapping in (("input_name_mapping", into), ("output_name_mapping", out)):
+        ctx.client.log_param(key, mapping)
+    return ONNXRuntimeCompiledModel.from_current_run(ctx)
+
+
+@ONNXRuntimeProfiler.provider(ProviderType.QAI_HUB, tools=TOOLS)
+def _profile_onnxruntime(
+    ctx: HubContext,
+    model: ONNXRuntimeCompiledModel,
+    *,
+    device: str | None = None,
+    require_provider: str | None = None,
+    input_data: Mapping[str, np.ndarray] | None = None,
+) -> ONNXRuntimeProfilingResult:
+    """Profile in the cloud; ``require_provider`` is proven by the compute units the vendor reports."""
+    with needed_packages():
+        from embedl_hub.providers.qai_hub import files, report  # noqa: PLC0415 - vendor packages on use
+    with refusals_as(ProfileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
+        packed, graph = _packed(ctx, model, Path(name))
+        data = None if input_data is None else files.data_entries(input_data, graph)
+        service = Service(ctx, device, ONNXRuntimeProfiler, ProfileError)
+        uploaded = service.upload_model(packed)
+        entries = None if data is None else service.upload_data(data)
+        job = service.profile(uploaded, entries, service.config.profile_options)
+        raw = service.download("the profile", job.download_profile)
+        if not raw or not raw.get("execution_summary"):
+            raise service.empty(job, "profile")
+        document = report.document_of(raw, job, service.device, graph)
+        result = report.log_document(ctx, raw, document)
+        report.check_units(document, require_provider)
+    return result
+
+
+@ONNXRuntimeInvoker.provider(ProviderType.QAI_HUB, tools=TOOLS)
+def _invoke_onnxruntime(
+    ctx: HubContext,
+    model: ONNXRuntimeCompiledModel,
+    input_data: Mapping[str, np.ndarray],
+    *,
+    device: str | None = None,
+    use_compiled_names: bool = False,
+) -> ONNXRuntimeInvocationResult:
+    """Run in the cloud; one entry per batch."""
+    with needed_packages():
+        from embedl_hub.onnxruntime import invoking  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub import files  # noqa: PLC0415
+    with refusals_as(InvokeError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
+        packed, graph = _packed(ctx, model, Path(name))
+        named = invoking.compiled_names(input_data, {} if use_compiled_names else model.input_name_mapping)
+        entries = files.data_entries(named, graph)
+        invoking.log_input_data(ctx, input_data)
+        service = Service(ctx, device, ONNXRuntimeInvoker, InvokeError)
+        job = service.infer(
+            service.upload_model(packed), service.upload_data(entries), service.config.inference_options
+        )
+        answer = service.download("the outputs", job.download_output_data)
+        if not answer:
+            raise service.empty(job, "output data")
+        joined = files.joined(answer)
+        output = invoking.original_names(joined, {} if use_compiled_names else model.output_name_mapping)
+    return invoking.log_output(ctx, output)
+
+
+def _packed(ctx: HubContext, model: ONNXRuntimeCompiledModel, scratch: Path) -> tuple[Path, onnx.ModelProto]:
+    """Return a compiled model as one file for the cloud, and its graph."""
+    from embedl_hub.onnxruntime import model as models  # noqa: PLC0415 - vendor packages on use
+
+    ctx.client.log_artifact(model.path, name="input", ctx=ctx)
+    ctx.client.log_param("$runtime", "onnx")
+    local = model.path.to_local(ctx).local()
+    graph = models.read_graph(local)
+    if not local.is_dir():
+        return local, graph
+    return models.write_model(models.read_model(local), scratch / f"{local.stem}.onnx"), graph
+
+
+def _input_specs(inputs: Sequence[Tensor]) -> dict[str, tuple[tuple[Any, ...], str]]:
+    for tensor in inputs:
+        if not tensor.is_fixed:
+            raise RefusedError(f"Input {tensor} has no fixed shape, which Qualcomm AI Hub needs; give input_shape.")
+    return {tensor.name: (tensor.shape, tensor.dtype) for tensor in inputs}
+
+
+def _renamed(before: Sequence[Tensor], after: Sequence[Tensor]) -> dict[str, str]:
+    """Return the compiled names by the original ones, where a name changed; the order of tensors stays."""
+    if len(before) != len(after):
+        raise RefusedError(
+            f"The compiled model has the tensors {[tensor.name for tensor in after]}, the original "
+            f"{[tensor.name for tensor in before]}; they cannot be matched."
+        )
+    pairs = {one.name: two.name for one, two in zip(before, after, strict=True)}
+    return pairs if any(one != two for one, two in pairs.items()) else {}

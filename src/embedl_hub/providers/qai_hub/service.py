@@ -1,0 +1,168 @@
+"""The vendor's service: uploads that may be repeated, jobs that never are, every failure in words with the job's id."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import time
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.core.device import QAIHubConfig
+from embedl_hub.errors import HubError, NoProviderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    import numpy as np
+
+    from embedl_hub.core.context import HubContext
+    from embedl_hub.errors import ComponentError
+
+TOOLS = ("qai-hub", "onnx", "numpy")
+_ATTEMPTS = 3
+_PAUSE_S = 1.0
+
+
+def vendor_client() -> Any:  # noqa: ANN401 - the vendor's module
+    """Return the vendor's package, or the line that installs it."""
+    try:
+        import qai_hub  # noqa: PLC0415 - the vendor's package on use
+    except ImportError as error:
+        raise NoProviderError(
+            f"Qualcomm AI Hub needs the Python package qai_hub, which cannot be imported ({error}). "
+            "Install it with: pip install 'edgeproof-hub[qai-hub]'"
+        ) from error
+    return qai_hub
+
+
+class Service:
+    """The cloud for one step: the vendor's client, the device there, and the step's error class."""
+
+    def __init__(
+        self, ctx: HubContext, device: str | None, component: type[object], error_class: type[ComponentError]
+    ) -> None:
+        self._ctx = ctx
+        self._error = error_class
+        found = ctx.find_device(device or "")
+        self.config = found.get_provider_config(QAIHubConfig, component) or QAIHubConfig()
+        self._vendor = vendor_client()
+        with self.translated("could not be reached"):
+            self._client = self._vendor.Client(profile=self.config.client_profile)
+            self.device = self._vendor.Device(
+                name=found.spec.device_name or found.name,
+                os=found.spec.os or "",
+                attributes=list(self.config.attributes),
+            )
+        ctx.client.log_param("qai_hub_device", self.device.name)
+
+    @contextlib.contextmanager
+    def translated(self, what: str) -> Iterator[None]:
+        """Turn whatever the vendor's client raises into the step's error."""
+        try:
+            yield
+        except HubError:
+            raise
+        except Exception as error:  # the vendor's client raises many kinds, its HTTP and S3 libraries more
+            hint = ""
+            if "configuration file" in str(error) or "client.ini" in str(error):
+                hint = " Set it up with: qai-hub configure --api_token <token>"
+            raise self._error(f"Qualcomm AI Hub: {what}: {' '.join(str(error).split())}.{hint}") from error
+
+    def upload_model(self, path: Path) -> Any:  # noqa: ANN401 - the vendor's object
+        """Upload a model file; a broken transfer is repeated."""
+        return self._transfer(
+            f"the model {path.name} could not be uploaded", lambda: self._client.upload_model(str(path))
+        )
+
+    def upload_data(self, entries: Mapping[str, list[np.ndarray]]) -> Any:  # noqa: ANN401 - the vendor's object
+        """Upload arrays; a broken transfer is repeated."""
+        return self._transfer("the data could not be uploaded", lambda: self._client.upload_dataset(dict(entries)))
+
+    def download(self, what: str, fetch: Callable[[], Any]) -> Any:  # noqa: ANN401 - the vendor's object
+        """Fetch a job's result; a broken transfer is repeated."""
+        return self._transfer(f"{what} could not be downloaded", fetch)
+
+    def compile(self, model: Any, input_specs: object, options: str) -> Any:  # noqa: ANN401 - the vendor's objects
+        """Run a compile job."""
+        return self._job(
+            "compile",
+            lambda: self._client.submit_compile_job(
+                model, self.device, input_specs=input_specs, options=options, retry=False
+            ),
+        )
+
+    def quantize(self, model: Any, data: Any, options: str) -> Any:  # noqa: ANN401 - the vendor's objects
+        """Run a quantize job: 8-bit weights and activations."""
+        kind = self._vendor.QuantizeDtype.INT8
+        return self._job(
+            "quantize",
+            lambda: self._client.submit_quantize_job(
+                model, data, weights_dtype=kind, activations_dtype=kind, options=options
+            ),
+        )
+
+    def profile(self, model: Any, data: Any, options: str) -> Any:  # noqa: ANN401 - the vendor's objects
+        """Run a profile job by whichever call this client has."""
+        submit = self._client.submit_inference_job
+        if "profile" in inspect.signature(submit).parameters:
+            return self._job(
+                "profile",
+                lambda: submit(model, self.device, inputs=data, options=options, retry=False, profile=True),
+            )
+        if data is not None:
+            raise self._error("This version of qai-hub profiles on random data only; upgrade it or drop input_data.")
+        return self._job(
+            "profile", lambda: self._client.submit_profile_job(model, self.device, options=options, retry=False)
+        )
+
+    def infer(self, model: Any, data: Any, options: str) -> Any:  # noqa: ANN401 - the vendor's objects
+        """Run an inference job."""
+        submit = self._client.submit_inference_job
+        new = {"profile": False} if "profile" in inspect.signature(submit).parameters else {}
+        return self._job("inference", lambda: submit(model, self.device, data, options=options, retry=False, **new))
+
+    def empty(self, job: Any, what: str) -> ComponentError:  # noqa: ANN401 - the vendor's object
+        """Return the error for a job that succeeded and has nothing to show."""
+        return self._error(f"Qualcomm AI Hub: job {job.job_id} succeeded but has no {what}. See {job.url}")
+
+    def _transfer(self, what: str, move: Callable[[], Any]) -> Any:  # noqa: ANN401 - the vendor's object
+        with self.translated(what):
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    return move()
+                except (OSError, self._vendor.InternalError):
+                    # What the user did wrong comes as another class and is not repeated.
+                    if attempt == _ATTEMPTS:
+                        raise
+                    time.sleep(_PAUSE_S * attempt)
+        return None
+
+    def _job(self, kind: str, submit: Callable[[], Any]) -> Any:  # noqa: ANN401 - the vendor's object
+        """Submit once, wait, and return the job if it succeeded."""
+        with self.translated(f"the {kind} job was not accepted"):
+            job = submit()
+        client = self._ctx.client
+        client.log_param("$qai_hub_job_id", job.job_id)
+        client.log_param(f"qai_hub_{kind}_job_id", job.job_id)
+        client.log_param(f"qai_hub_{kind}_job_url", job.url)
+        states: list[dict[str, object]] = []
+        started = time.monotonic()
+        while True:
+            with self.translated(f"the state of {kind} job {job.job_id} is not known"):
+                status = job.get_status()
+            after_s = time.monotonic() - started
+            if not states or states[-1]["state"] != status.code:
+                states.append({"state": status.code, "after_s": round(after_s, 3)})
+                client.log_param(f"qai_hub_{kind}_job_states", states)
+            if status.success:
+                return job
+            if status.failure:
+                reason = status.message or "no reason given"
+                raise self._error(f"Qualcomm AI Hub: {kind} job {job.job_id} failed: {reason}. See {job.url}")
+            if after_s > self.config.timeout_s:
+                raise self._error(
+                    f"Qualcomm AI Hub: {kind} job {job.job_id} is still {status.code} after {after_s:.0f} s; "
+                    f"it goes on without us, see {job.url}. Raise timeout_s in QAIHubConfig to wait longer."
+                )
+            time.sleep(self.config.poll_s)

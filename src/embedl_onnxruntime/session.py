@@ -1,0 +1,222 @@
+"""ONNX Runtime sessions: the only file that knows the runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from embedl_onnxruntime.arrays import Arrays
+from embedl_onnxruntime.errors import BoardError
+
+Dimension = Union[int, str, None]
+
+CPU = "CPUExecutionProvider"
+LEVELS = {
+    "disable": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "all": "ORT_ENABLE_ALL",
+}
+_DTYPES = {
+    "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8", "tensor(int16)": "int16", "tensor(uint16)": "uint16", "tensor(int32)": "int32",
+    "tensor(uint32)": "uint32", "tensor(int64)": "int64", "tensor(uint64)": "uint64", "tensor(bool)": "bool",
+}  # fmt: skip
+
+
+class Settings(NamedTuple):
+    """How the runtime is to run a model.
+
+    Attributes:
+        providers: Execution providers in order of preference.
+        threads: Threads within one operator; None leaves it to the runtime.
+        level: Graph optimisation: disable, basic, extended or all.
+        allow_fallback: Go on when a provider that was asked for cannot be used at all.
+    """
+
+    providers: Tuple[str, ...] = (CPU,)
+    threads: Optional[int] = None
+    level: str = "all"
+    allow_fallback: bool = False
+
+
+class Tensor(NamedTuple):
+    """An input or output of a model, as the runtime declares it."""
+
+    name: str
+    dtype: str
+    shape: Tuple[Dimension, ...]
+
+    def text(self) -> str:
+        """Return it as a user would write it."""
+        return "{} {}[{}]".format(self.name, self.dtype, ", ".join(str(size) for size in self.shape))
+
+
+def runtime() -> Any:
+    """Return the onnxruntime module, or say how to get it."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise BoardError(
+            "ONNX Runtime is not installed for this Python ({}). Install it with: "
+            "python3 -m pip install onnxruntime".format(error)
+        ) from error
+    onnxruntime.set_default_logger_severity(3)
+    return onnxruntime
+
+
+class Model:
+    """A loaded model."""
+
+    def __init__(
+        self,
+        path: Path,
+        settings: Settings,
+        *,
+        profile_prefix: Optional[str] = None,
+        optimized_path: Optional[Path] = None,
+    ) -> None:
+        ort = runtime()
+        if not path.is_file():
+            raise BoardError("There is no model {}.".format(path))
+        _check_providers(settings.providers, ort.get_available_providers())
+        options = ort.SessionOptions()
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[settings.level])
+        if settings.threads is not None:
+            options.intra_op_num_threads = settings.threads
+        # Older versions take unknown entries in silence.
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if profile_prefix is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = profile_prefix
+        if optimized_path is not None:
+            options.optimized_model_filepath = str(optimized_path)
+        try:
+            self._session = ort.InferenceSession(str(path), options, providers=list(settings.providers))
+        except Exception as error:  # the runtime raises a class of its own per cause, and RuntimeError
+            raise BoardError(
+                "ONNX Runtime {} cannot load {}: {}".format(ort.__version__, path, _first_words(error))
+            ) from error
+        self._check_fallback(settings)
+
+    @property
+    def inputs(self) -> List[Tensor]:
+        """The model's inputs."""
+        return [_tensor(value) for value in self._session.get_inputs()]
+
+    @property
+    def outputs(self) -> List[Tensor]:
+        """The model's outputs."""
+        return [_tensor(value) for value in self._session.get_outputs()]
+
+    @property
+    def providers(self) -> List[str]:
+        """The execution providers in use."""
+        return list(self._session.get_providers())
+
+    def run(self, feed: Arrays) -> Arrays:
+        """Run the model once."""
+        try:
+            values = self._session.run(None, feed)
+        except Exception as error:  # the runtime raises a class of its own per cause, and RuntimeError
+            raise BoardError("ONNX Runtime failed while running the model: {}".format(_first_words(error))) from error
+        return dict(zip((tensor.name for tensor in self.outputs), values))
+
+    def runner(self, feed: Arrays) -> Any:
+        """Return a function that runs the model and nothing else, for timing."""
+        session = self._session
+        return lambda: session.run(None, feed)
+
+    def placement(self) -> Optional[Dict[str, List[Dict[str, str]]]]:
+        """Return the model's own nodes by execution provider, as the runtime assigned them; None if it cannot tell."""
+        ask = getattr(self._session, "get_provider_graph_assignment_info", None)
+        if ask is None:
+            return None
+        found: Dict[str, List[Dict[str, str]]] = {}
+        for part in ask():
+            nodes = [{"name": node.name, "op_type": node.op_type} for node in part.get_nodes()]
+            found.setdefault(part.ep_name, []).extend(nodes)
+        return found
+
+    def end_profiling(self) -> Path:
+        """Close the profile file and return its path."""
+        return Path(self._session.end_profiling())
+
+    def _check_fallback(self, settings: Settings) -> None:
+        missing = [name for name in settings.providers if name not in self.providers]
+        if missing and not settings.allow_fallback:
+            raise BoardError(
+                "ONNX Runtime could not use {}; it would run on {}. Check its libraries and driver, or allow the "
+                "fallback with --allow-fallback.".format(", ".join(missing), ", ".join(self.providers))
+            )
+
+
+def check_feed(inputs: Sequence[Tensor], feed: Arrays) -> None:
+    """Refuse names, types and shapes that do not fit, all at once and before anything runs."""
+    known = {tensor.name: tensor for tensor in inputs}
+    faults = ["{!r} is not an input".format(name) for name in feed if name not in known]
+    faults += ["{!r} is missing".format(name) for name in known if name not in feed]
+    for name, array in feed.items():
+        if name not in known:
+            continue
+        tensor = known[name]
+        is_text = tensor.dtype == "string" and array.dtype.kind in "UO"
+        if tensor.dtype != array.dtype.name and not is_text:
+            faults.append("{!r} is {}, the model takes {}".format(name, array.dtype.name, tensor.dtype))
+        fits = len(array.shape) == len(tensor.shape) and all(
+            not isinstance(size, int) or size == given for size, given in zip(tensor.shape, array.shape)
+        )
+        if not fits:
+            faults.append("{!r} has shape {}, the model takes {}".format(name, list(array.shape), list(tensor.shape)))
+    if faults:
+        raise BoardError(
+            "The data does not fit the model: {}. Its inputs: {}.".format(
+                "; ".join(faults), "; ".join(tensor.text() for tensor in inputs)
+            )
+        )
+
+
+def made_up_feed(inputs: Sequence[Tensor], shapes: Dict[str, Tuple[int, ...]]) -> Arrays:
+    """Return data of the right types and shapes: normal numbers for floats, ones for the rest."""
+    unknown = set(shapes) - {tensor.name for tensor in inputs}
+    if unknown:
+        raise BoardError(
+            "A shape is given for {}, but the inputs are: {}.".format(
+                ", ".join(sorted(unknown)), "; ".join(tensor.text() for tensor in inputs)
+            )
+        )
+    generator = np.random.RandomState(0)
+    feed = {}
+    for tensor in inputs:
+        shape = shapes.get(tensor.name, tensor.shape)
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise BoardError(
+                "Input {} has no fixed shape. Give one: --shape '{}={}'.".format(
+                    tensor.text(), tensor.name, ",".join(str(size) if isinstance(size, int) else "1" for size in shape)
+                )
+            )
+        sizes = tuple(int(size) for size in shape if size is not None)
+        if tensor.dtype.startswith("float"):
+            feed[tensor.name] = generator.standard_normal(sizes).astype(tensor.dtype)
+        elif tensor.dtype == "string":
+            feed[tensor.name] = np.full(sizes, "", dtype=object)
+        else:
+            feed[tensor.name] = np.ones(sizes, dtype=tensor.dtype)
+    return feed
+
+
+def _tensor(value: Any) -> Tensor:
+    dtype = _DTYPES.get(value.type) or value.type.replace("tensor(", "").rstrip(")")
+    return Tensor(value.name, dtype, tuple(value.shape))
+
+
+def _check_providers(wanted: Sequence[str], available: Sequence[str]) -> None:
+    unknown = [name for name in wanted if name not in available]
+    if unknown:
+        raise BoardError("This ONNX Runtime has no {}; it has: {}.".format(", ".join(unknown), ", ".join(available)))
+
+
+def _first_words(error: Exception) -> str:
+    return " ".join(str(error).split())[:800]

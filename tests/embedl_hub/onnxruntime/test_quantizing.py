@@ -1,0 +1,73 @@
+"""Quantisation in its own process: formats, and memory that does not grow with the calibration set."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from support.models import residual_net, save
+
+from embedl_hub.onnxruntime.quantizing import NumberFormat, Request, number_format
+from embedl_hub.onnxruntime.refusal import RefusedError
+
+MEASURED = """\
+import sys
+from embedl_hub.onnxruntime.quantizing import main
+code = main()
+lines = open("/proc/self/status").read().splitlines()
+print(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("architecture", "features", "expected"),
+    [
+        ("x86_64", ("avx2", "avx512_vnni"), NumberFormat("uint8")),
+        ("x86_64", ("avx_vnni",), NumberFormat("uint8")),
+        ("AMD64", ("avx2",), NumberFormat("uint8", reduce_range=True)),
+        ("aarch64", ("asimddp",), NumberFormat("int8")),
+        ("armv7l", (), NumberFormat("int8")),
+    ],
+)
+def test_the_processor_decides_the_format(architecture: str, features: tuple[str, ...], expected: NumberFormat) -> None:
+    """Unsigned on x86, with narrow weights where products overflow; signed on ARM."""
+    assert number_format(architecture, features) == expected
+
+
+def test_a_processor_nobody_measured_is_refused() -> None:
+    """Rather than a guess that may be four times slower than float."""
+    with pytest.raises(RefusedError, match="'riscv64' runs fast; known are x86_64 and aarch64"):
+        number_format("riscv64", ())
+
+
+def quantized(folder: Path, samples: int, method: str) -> int:
+    """Quantise on so many samples and return the process's peak memory in KiB."""
+    folder.mkdir()
+    model = save(residual_net(size=96), folder / "net.onnx")
+    data = np.random.default_rng(0).normal(size=(samples, 3, 96, 96)).astype(np.float32)
+    np.savez(folder / "data.npz", x=data)
+    request = Request(
+        str(model), str(folder / "out.onnx"), str(folder / "data.npz"), method, False, False, "uint8", "int8", False
+    )
+    (folder / "request.json").write_text(json.dumps(asdict(request)))
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, folder / "request.json"], capture_output=True, text=True, check=True
+    )
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load(folder / "out.onnx").graph.node}
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
+def test_memory_does_not_grow_with_the_calibration_set(method: str, tmp_path: Path) -> None:
+    """Sixteen times the samples, 2.5 MB of activations each: the same memory within a few of them."""
+    few, many = quantized(tmp_path / "few", 8, method), quantized(tmp_path / "many", 128, method)
+    print(f"{method}: {few / 1024:.0f} MB with 8 samples, {many / 1024:.0f} MB with 128")  # noqa: T201 - shown by -rP
+    assert many - few < 40_000

