@@ -1,5 +1,6 @@
 """Attention: decomposed, fused, or refused with a reason."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -198,7 +199,7 @@ def test_fused_attention_with_repeated_inputs() -> None:
 @pytest.mark.parametrize("size", [(8, 8), (7, 10), (4, 9)])
 def test_window_attention(version: str, shift: list[int], size: tuple[int, int]) -> None:
     """Both published versions, shifted or not, with and without padding, one window high."""
-    swin = pytest.importorskip("torchvision.models.swin_transformer")
+    swin = importlib.import_module("torchvision.models.swin_transformer")
     model = nn.Sequential(getattr(swin, version)(12, [4, 4], shift, 3)).eval()
     x = torch.randn(2, *size, 12, generator=torch.Generator().manual_seed(4))
     result = check_pattern(DecomposeWindowAttentionPattern, model, (x,), matches=1, tolerance=1e-5)
@@ -208,7 +209,7 @@ def test_window_attention(version: str, shift: list[int], size: tuple[int, int])
 
 def test_window_attention_without_shapes() -> None:
     """Its steps depend on the spatial size; the refusal says what to do."""
-    swin = pytest.importorskip("torchvision.models.swin_transformer")
+    swin = importlib.import_module("torchvision.models.swin_transformer")
     model = nn.Sequential(swin.ShiftedWindowAttention(12, [4, 4], [0, 0], 3, dropout=0.5))
     no_shapes = transform(model.eval(), None, [DecomposeWindowAttentionPattern]).report.refusals
     assert "call transform(model, args)" in no_shapes[0].reason
@@ -216,7 +217,7 @@ def test_window_attention_without_shapes() -> None:
 
 def test_window_attention_while_training() -> None:
     """torch.fx freezes its dropout in the mode of the trace, so torch.export's graph is taken, and train() works."""
-    swin = pytest.importorskip("torchvision.models.swin_transformer")
+    swin = importlib.import_module("torchvision.models.swin_transformer")
     model = nn.Sequential(swin.ShiftedWindowAttention(12, [4, 4], [0, 0], 3, dropout=0.5)).train()
     x = torch.randn(1, 8, 8, 12)
     result = transform(model, (x,), [DecomposeWindowAttentionPattern])

@@ -1,5 +1,7 @@
 """Conversions that clear the way for fusions."""
 
+import importlib
+
 import pytest
 import torch
 from support.deploy_nets import Head, image, kinds, warm
@@ -36,7 +38,7 @@ def test_a_network_of_nothing() -> None:
 
 def test_stochastic_depth_goes_after_a_look() -> None:
     """In eval mode torchvision's module lets a tensor pass; in training it stays."""
-    depth = pytest.importorskip("torchvision.ops").StochasticDepth
+    depth = importlib.import_module("torchvision.ops").StochasticDepth
     model = nn.Sequential(nn.ReLU(), depth(0.5, "row"))
     done = check_pattern(RemoveStochasticDepthPattern, model.eval(), (image(),), matches=1, tolerance=0)
     assert kinds(done.model) == ["ReLU"]
