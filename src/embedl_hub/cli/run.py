@@ -42,12 +42,13 @@ def command() -> None:
 def list_(home: Path | None, as_json: bool, project: str | None, status: str | None, limit: int) -> None:
     """List runs, newest first."""
     with _open(home) as store:
-        runs = store.runs(project=project, status=status, limit=limit)
+        runs = _find(store, project, status, limit)
         if as_json:
             click.echo(json.dumps([_head(run) for run in runs], indent=2))
             return
         if not runs:
-            click.echo(f"No such runs in {store.home}; projects there: {', '.join(store.projects()) or 'none'}.")
+            names = ", ".join(summary.name for summary in store.projects()) or "none"
+            click.echo(f"No such runs in {store.home}; projects there: {names}.")
             return
         rows = [
             (run.id, run.status.value, run.type, run.name, run.device or "-", _took(run), run.project, _when(run))
@@ -79,6 +80,16 @@ def show(run_id: str, home: Path | None, as_json: bool) -> None:
     _table(None, facts)
     if run.traceback:
         click.echo(run.traceback)
+
+
+def _find(store: Store, project: str | None, status: str | None, limit: int) -> Sequence[Run]:
+    conditions = [f"project = {_quoted(project)}"] if project else []
+    conditions += [f"status = {_quoted(status)}"] if status else []
+    return store.find(" and ".join(conditions), limit=limit).runs
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _open(home: Path | None) -> Store:

@@ -10,7 +10,7 @@ import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from embedl_hub.errors import ConfigError, TrackingError
 
@@ -134,11 +134,29 @@ class Blobs:
     def _add_file(self, path: Path, target: Path) -> Content:
         content = self._store(path)
         target.parent.mkdir(parents=True, exist_ok=True)
+        self.link(content.sha256, target)
+        return content
+
+    def link(self, sha256: str, target: Path) -> None:
+        """Make a stored content appear at a path."""
         try:
-            os.link(self.path_of(content.sha256), target)
+            os.link(self.path_of(sha256), target)
         except OSError:
             # Links can be impossible (file system) or used up (65,000 on ext4): copy instead.
-            shutil.copyfile(self.path_of(content.sha256), target)
+            shutil.copyfile(self.path_of(sha256), target)
+
+    def paths(self) -> Iterator[Path]:
+        """Yield every stored content."""
+        yield from self._root.glob("??/*")
+
+    def receive(self, source: IO[bytes], sha256: str) -> Content:
+        """Store what comes from elsewhere, if it is what it says it is."""
+        content = self._take_in(source, expected=sha256)
+        if content.sha256 != sha256:
+            raise TrackingError(
+                f"A content that should have the hash {sha256} has {content.sha256}; it was damaged on its way and "
+                "is not kept."
+            )
         return content
 
     def _store(self, path: Path) -> Content:
@@ -150,11 +168,15 @@ class Blobs:
 
     def _copy_in(self, path: Path) -> Content:
         """Copy and hash in one pass, so that a file that changes meanwhile is stored under its true hash."""
+        with path.open("rb") as source:
+            return self._take_in(source)
+
+    def _take_in(self, source: IO[bytes], expected: str | None = None) -> Content:
         self._root.mkdir(parents=True, exist_ok=True)
         temporary = self._root / f"incoming-{secrets.token_hex(8)}"
         digest, size = hashlib.sha256(), 0
         try:
-            with path.open("rb") as source, temporary.open("xb") as copy:
+            with temporary.open("xb") as copy:
                 while chunk := source.read(_CHUNK_BYTES):
                     digest.update(chunk)
                     copy.write(chunk)
@@ -162,6 +184,9 @@ class Blobs:
                 if self._durable:
                     copy.flush()
                     os.fsync(copy.fileno())
+            if expected not in {None, digest.hexdigest()}:
+                temporary.unlink()
+                return Content(digest.hexdigest(), size)
             temporary.chmod(0o444)
             blob = self.path_of(digest.hexdigest())
             blob.parent.mkdir(exist_ok=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.errors import ConfigError, TrackingError, known
-from embedl_hub.tracking._journal import FORMAT, new_run_id, now_ms
+from embedl_hub.tracking._journal import FORMAT, has_ended, is_detached, new_run_id, now_ms
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus, RunType
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sink import Indexer, MemorySink, Sink, StoreSink
@@ -37,13 +37,13 @@ _LONGEST_TEXT = 100_000
 class ActiveRun:
     """A run that is going on in this process. Safe to log to from several threads."""
 
-    def __init__(self, run: Run, sink: Sink, redactor: Redactor) -> None:
+    def __init__(self, run: Run, sink: Sink, redactor: Redactor, *, seq: int = 0) -> None:
         self.id = run.id
         self._run = run
         self._sink = sink
         self._redactor = redactor
         self._lock = threading.RLock()
-        self._seq = 0
+        self._seq = seq
         self._params: dict[str, LoggedParam] = {}
         self._metrics: list[LoggedMetric] = []
         self._tags: dict[str, str] = {}
@@ -178,6 +178,22 @@ class ActiveRun:
                 self._ended = True
                 self._sink.close()
 
+    @classmethod
+    def of(cls, run: Run, sink: Sink, redactor: Redactor, *, seq: int) -> ActiveRun:
+        """Return a run that goes on with everything it has."""
+        active = cls(run, sink, redactor, seq=seq)
+        active._params = dict(run.params)
+        active._metrics = list(run.metrics)
+        active._tags = dict(run.tags)
+        active._artifacts = dict(run.artifacts)
+        return active
+
+    def let_go(self) -> None:
+        """Leave the run to whoever attaches to it next."""
+        with self._lock:
+            self._ended = True
+            self._sink.close()
+
     def _kept_text(self, text: str | None) -> str | None:
         return None if text is None else encodable(self._redactor.text(text))[-_LONGEST_TEXT:]
 
@@ -253,17 +269,8 @@ class Client:
         A run started while another is active in this thread becomes its child.
         """
         stack = self._stack()
-        if str(run_type) not in RunType.__members__:
-            raise ConfigError(f"There is no run type {str(run_type)!r}; known: {known(RunType)}.")
-        texts = {"type": str(run_type), "name": name or str(run_type).lower(), "component": component}
-        texts |= {"provider": provider, "device": device}
-        for what, text in texts.items():
-            if text is not None:
-                check_name(f"run's {what}", text)
-        run = self._begin(
-            parent_id=stack[-1].id if stack else None,
-            **{what: text and self.redactor.text(text) for what, text in texts.items()},
-        )
+        facts = self._facts(run_type, name, component=component, provider=provider, device=device)
+        run = self._begin(parent_id=stack[-1].id if stack else None, **facts)
         stack.append(run)
         try:
             yield run
@@ -284,6 +291,36 @@ class Client:
         finally:
             stack.remove(run)
             self._alive.discard(run)
+
+    def start_detached(self, run_type: RunType | str = RunType.CUSTOM, name: str | None = None) -> str:
+        """Start a run that no process holds, and return its id: it goes on until :meth:`attach` finishes it."""
+        facts = self._facts(run_type, name)
+        if self.store is None:
+            raise TrackingError("A run without a process needs a store: open the context with tracking.")
+        run = self._begin(parent_id=None, detached=True, **facts)
+        self._alive.discard(run)
+        run.let_go()
+        return run.id
+
+    @contextlib.contextmanager
+    def attach(self, run_id: str) -> Iterator[ActiveRun]:
+        """Log to a run that :meth:`start_detached` began, from any process; others wait their turn."""
+        if self.store is None or self._indexer is None:
+            raise TrackingError("A run is attached to in a store: open the context with tracking.")
+        found = self.store.run(run_id)
+        sink = StoreSink.attach(self.store, self._indexer, found.id)
+        try:
+            records = sink.records()
+            if not is_detached(records):
+                why = f"is {found.status}" if has_ended(records) else "belongs to a process"
+                raise TrackingError(
+                    f"Run {found.id} {why}; only one that was started by itself can be logged to: embedl-hub run start"
+                )
+            # Another command may have written since the index was read.
+            run = ActiveRun.of(self.store.run(found.id), sink, self.redactor, seq=records[-1]["seq"] + 1)
+            yield run
+        finally:
+            sink.close()
 
     def log_param(self, name: str, value: object) -> LoggedParam:
         """Record a parameter on this thread's run. Names starting with ``$`` are for the page."""
@@ -317,7 +354,16 @@ class Client:
             for run in list(self._alive):
                 closing.callback(run.finish, RunStatus.KILLED, error="The context closed while the run was active.")
 
-    def _begin(self, **facts: Any) -> ActiveRun:  # noqa: ANN401 - the fields of Run
+    def _facts(self, run_type: RunType | str, name: str | None, **texts: str | None) -> dict[str, Any]:
+        if str(run_type) not in RunType.__members__:
+            raise ConfigError(f"There is no run type {str(run_type)!r}; known: {known(RunType)}.")
+        texts = {"type": str(run_type), "name": name or str(run_type).lower(), **texts}
+        for what, text in texts.items():
+            if text is not None:
+                check_name(f"run's {what}", text)
+        return {what: text and self.redactor.text(text) for what, text in texts.items()}
+
+    def _begin(self, *, detached: bool | None = None, **facts: Any) -> ActiveRun:  # noqa: ANN401 - the fields of Run
         run = Run(id=new_run_id(), project=self.project, status=RunStatus.RUNNING, started_ms=now_ms(), **facts)
         sink: Sink
         if self.store is not None and self._indexer is not None:
@@ -325,7 +371,7 @@ class Client:
         else:
             sink = MemorySink(self._scratch_folder)
         active = ActiveRun(run, sink, self.redactor)
-        active.begin(project=self.project, host=_HOST, pid=os.getpid(), **facts)
+        active.begin(project=self.project, host=_HOST, pid=os.getpid(), detached=detached, **facts)
         self._alive.add(active)
         return active
 

@@ -23,6 +23,7 @@ Record = dict[str, Any]
 
 MANIFEST_NAME = "manifest.jsonl"
 FORMAT = 1
+_LOCK_AGAIN_S = 0.01
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -44,10 +45,17 @@ def encode(record: Record) -> bytes:
 class Journal:
     """Writes the manifest of a run that is alive in this process."""
 
-    def __init__(self, path: Path, *, durable: bool) -> None:
+    def __init__(self, path: Path, *, durable: bool, wait_s: float = 0.0) -> None:
         self._durable = durable
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            _lock(self._fd, wait_s)
+            if _is_torn(self._fd):
+                # Whoever wrote here last was killed in the middle of a line; ours must not be glued to it.
+                _append(self._fd, b"\n")
+        except BaseException:
+            os.close(self._fd)
+            raise
         _fork.watch(self)
 
     def append(self, record: Record) -> None:
@@ -107,7 +115,9 @@ def bury(path: Path, end: Record) -> list[Record] | None:
         except BlockingIOError:
             return None
         records = read(path)
-        if records and records[-1]["kind"] != "end":
+        if is_detached(records):
+            return None
+        if records and not has_ended(records):
             end = {**end, "seq": records[-1]["seq"] + 1}
             # A torn line gets its line end and stays: nothing is ever cut from a manifest that is not ours.
             _append(fd, (b"\n" if _is_torn(fd) else b"") + encode(end))
@@ -115,6 +125,29 @@ def bury(path: Path, end: Record) -> list[Record] | None:
         return records
     finally:
         os.close(fd)
+
+
+def has_ended(records: list[Record]) -> bool:
+    """Tell whether a run is over; labels may come after its end."""
+    return any(record["kind"] == "end" for record in records)
+
+
+def is_detached(records: list[Record]) -> bool:
+    """Tell whether a run goes on without a process of its own: its commands come and go."""
+    return bool(records) and records[0].get("detached") is True and not has_ended(records)
+
+
+def _lock(fd: int, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOCK_AGAIN_S)
+        else:
+            return
 
 
 def _append(fd: int, line: bytes) -> None:

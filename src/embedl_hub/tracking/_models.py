@@ -142,6 +142,7 @@ class Run:
     metrics: tuple[LoggedMetric, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     artifacts: Mapping[str, LoggedArtifact] = field(default_factory=dict)
+    archived: bool = False
 
     def metric(self, name: str) -> LoggedMetric | None:
         """Return the last value logged under a name, or None."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from embedl_hub.errors import TrackingError
 from embedl_hub.tracking._blobs import Content, describe, hash_file
-from embedl_hub.tracking._journal import MANIFEST_NAME, Journal
+from embedl_hub.tracking._journal import MANIFEST_NAME, Journal, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _FLUSH_EVERY_S = 0.25
 _FLUSH_AT_RECORDS = 500
+_ATTACH_WAIT_S = 10.0
 # File times can be this coarse: a file changed within this time of being logged may look unchanged.
 _COARSEST_CLOCK_NS = 2_000_000_000
 
@@ -149,19 +150,31 @@ class _Work:
 class StoreSink:
     """A run in a store: its manifest first, then the index."""
 
-    def __init__(self, store: Store, indexer: Indexer, run_id: str) -> None:
+    def __init__(self, store: Store, indexer: Indexer, run_id: str, *, attached: bool = False) -> None:
         self._store = store
         self._indexer = indexer
         self._run_id = run_id
         self._folder = store.run_dir(run_id)
+        self._logged_work: list[_Work] = []
         with store.translated():
+            if attached:
+                self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable, wait_s=_ATTACH_WAIT_S)
+                return
             self._folder.mkdir(parents=True)
             try:
                 self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable)
             except OSError:
                 self._folder.rmdir()
                 raise
-        self._logged_work: list[_Work] = []
+
+    @classmethod
+    def attach(cls, store: Store, indexer: Indexer, run_id: str) -> StoreSink:
+        """Go on with a run that is in the store; waits while another process writes to it."""
+        return cls(store, indexer, run_id, attached=True)
+
+    def records(self) -> list[Record]:
+        """Return everything the manifest holds."""
+        return read(self._folder / MANIFEST_NAME)
 
     def write(self, record: Record) -> None:
         if record["kind"] == "start":
@@ -209,6 +222,7 @@ class StoreSink:
                     if work.is_unchanged():
                         self._store.blobs.replace_by_link(work.path, work.sha256)
                 self._journal.sync()
+            self._logged_work = []
             self._indexer.flush()
         finally:
             self._journal.close()

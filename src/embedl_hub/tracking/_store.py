@@ -1,53 +1,114 @@
-"""The index of all runs: one SQLite file, and every SQL statement of the project.
+"""The index of all runs and the folders it stands for.
 
-Facts come from the runs' manifests (see _journal); this file only makes them quick to find. Applying the
+Facts come from the runs' manifests (see _journal); the database only makes them quick to find. Applying the
 same records twice changes nothing, so recovery and reindexing need no bookkeeping of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import math
+import shutil
 import socket
-import sqlite3
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from embedl_hub.errors import ConfigError, TrackingError, known
+from embedl_hub.errors import TrackingError
 from embedl_hub.tracking import _fork, _journal
 from embedl_hub.tracking._blobs import Blobs
+from embedl_hub.tracking._database import open_database
+from embedl_hub.tracking._find import LARGEST_PAGE, Finder, Page, Query, run_columns, run_of
 from embedl_hub.tracking._migrations import MIGRATIONS
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus
+from embedl_hub.tracking._rows import TABLES, apply_to_run, files_of, remove_run
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping
 
+    from embedl_hub.tracking._database import Connection
     from embedl_hub.tracking._journal import Record
 
 DATABASE_NAME = "hub.db"
-_WAIT_FOR_WRITERS_S = 60.0
 _AFTER_ALL = 2**53
-_to_json = json.JSONEncoder(ensure_ascii=False).encode
-_RUN_COLUMNS = (
-    "run.key, run.id, project.name, run.type, run.name, run.status, run.started_ms, run.ended_ms, "
-    "run.parent_id, run.component, run.provider, run.device, run.error, run.traceback"
-)
-_RUN_TABLES = "run JOIN project ON project.key = run.project"
+_RUN_TABLES = "run CROSS JOIN project"
+_OUTPUTS_ARE_NOT = ("input", "input_data", "reference")
+"""Names under which a run logs what it read; everything else it made."""
+
+
+@dataclass(frozen=True)
+class ProjectSummary:
+    """A project at a glance."""
+
+    name: str
+    runs: int
+    last_started_ms: int | None
+
+
+@dataclass(frozen=True)
+class DeviceSummary:
+    """A device that runs were made on, at a glance."""
+
+    name: str
+    runs: int
+    failed: int
+    last_started_ms: int
+
+
+@dataclass(frozen=True)
+class ValueNames:
+    """What the runs of a project logged: the columns a table can have."""
+
+    params: tuple[str, ...]
+    metrics: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where a run stands among others, by the contents they share.
+
+    Attributes:
+        made_from: Runs that made what this one read.
+        used_by: Runs that read what this one made.
+        parent: The run that this one is a part of.
+        parts: The runs that are parts of this one.
+    """
+
+    made_from: tuple[Run, ...] = ()
+    used_by: tuple[Run, ...] = ()
+    parent: Run | None = None
+    parts: tuple[Run, ...] = ()
 
 
 class Store:
-    """A home folder: the index ``hub.db``, the run folders ``runs/`` and the contents ``blobs/``."""
+    """A home folder: the index ``hub.db``, the run folders ``runs/`` and the contents ``blobs/``.
 
-    def __init__(self, home: str | os.PathLike[str], *, durable: bool = False) -> None:
+    Args:
+        home: The folder.
+        durable: Also survive a power cut.
+        database: The address of a PostgreSQL database to keep the index in, instead of ``hub.db``.
+        recovers: Whether runs of dead processes are marked on opening; a server's runs live elsewhere.
+    """
+
+    def __init__(
+        self,
+        home: str | os.PathLike[str],
+        *,
+        durable: bool = False,
+        database: str | None = None,
+        recovers: bool = True,
+    ) -> None:
         self.home = Path(home).absolute()
         self.durable = durable
         self.blobs = Blobs(self.home / "blobs", durable=durable)
+        self._recovers = recovers
+        self._database = open_database(database, self.home / DATABASE_NAME, durable=durable)
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Connection | None = None
         self._is_open = False
         _fork.watch(self)
 
@@ -65,8 +126,12 @@ class Store:
                 self.home.mkdir(parents=True, exist_ok=True)
                 self._is_open = True
                 with self._reading() as connection:
-                    self._migrate(connection)
-            self.recover()
+                    is_new = self._migrate(connection)
+            if is_new and any(self.home.glob(f"runs/*/{_journal.MANIFEST_NAME}")):
+                # Somebody removed the index or copied only run folders here: the runs are what counts.
+                self.reindex()
+            if self._recovers:
+                self.recover()
         except BaseException:
             self.close()
             raise
@@ -98,7 +163,7 @@ class Store:
         """Bring manifest records of any number of runs into the index, in one transaction."""
         with self._transaction() as connection:
             for run_id, of_run in records.items():
-                _apply_to_run(connection, self.manifest(run_id), list(of_run))
+                apply_to_run(connection, self.manifest(run_id), list(of_run))
 
     def recover(self) -> list[str]:
         """Mark runs whose process died, keep everything they logged, and return their ids."""
@@ -127,48 +192,97 @@ class Store:
         with self._transaction() as connection:
             # Inside the transaction, so that what other processes write meanwhile comes after it and not under it.
             for folder in sorted(self.home.glob("runs/*/")):
-                records = _records_of(folder / _journal.MANIFEST_NAME)
+                records = self._records_of(folder / _journal.MANIFEST_NAME)
                 if records and records[0]["kind"] == "start":
                     found[folder.name] = records
-            for table in ("param", "metric", "tag", "artifact", "run", "project"):
+            for table in TABLES:
                 connection.execute(f"DELETE FROM {table}")  # noqa: S608 - a fixed list of our own tables
             for run_id, records in found.items():
-                _apply_to_run(connection, self.manifest(run_id), records)
+                apply_to_run(connection, self.manifest(run_id), records)
         with self.translated():
             for run_id, records in found.items():
-                self._adopt_artifacts(run_id, records)
+                self.adopt_artifacts(run_id, records)
         return len(found)
 
-    def projects(self) -> list[str]:
-        """Return the names of all projects."""
-        with self._reading() as connection:
-            return [name for (name,) in connection.execute("SELECT name FROM project ORDER BY name")]
-
-    def runs(
+    def find(
         self,
+        where: str = "",
         *,
-        project: str | None = None,
-        status: str | None = None,
-        parent_id: str | None = None,
-        before: str | None = None,
-        limit: int = 100,
-    ) -> list[Run]:
-        """Return runs without their values, newest first; page on with ``before=<last id>``."""
-        conditions = {
-            "project.name = ?": project,
-            "run.status = ?": None if status is None else _status(status),
-            "run.parent_id = ?": parent_id,
-            "run.id < ?": before,
-        }
-        used = {condition: value for condition, value in conditions.items() if value is not None}
-        where = f" WHERE {' AND '.join(used)}" if used else ""
-        query = f"SELECT {_RUN_COLUMNS} FROM {_RUN_TABLES}{where} ORDER BY run.id DESC LIMIT ?"  # noqa: S608 - fixed words
+        order: str = "-started",
+        archived: bool | None = False,
+        after: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+    ) -> Page:
+        """Return a page of runs with their values, each metric with its last one.
+
+        Args:
+            where: Conditions such as ``metrics.latency < 5 and tags.stage = 'ci'``; all runs if empty.
+            order: A field, largest first with a minus in front; runs that do not have it come last.
+            archived: False leaves archived runs out, True shows only those, None shows both.
+            after: The ``after`` of the page before, to go on from there.
+            limit: At most so many, up to 500.
+            offset: Pass over so many first; ``after`` is quicker.
+        """
         with self._reading() as connection:
-            return [_run(row) for row in connection.execute(query, (*used.values(), limit))]
+            finder = Finder(connection, self._database.words)
+            return finder.page(Query(where, order, archived), after=after, limit=limit, offset=offset)
+
+    def runs(self, where: str = "", *, order: str = "-started", archived: bool | None = False) -> list[Run]:
+        """Return all runs that meet the conditions, as :meth:`find` gives them by the page."""
+        runs: list[Run] = []
+        page = self.find(where, order=order, archived=archived, limit=LARGEST_PAGE)
+        runs += page.runs
+        while page.after is not None:
+            page = self.find(where, order=order, archived=archived, limit=LARGEST_PAGE, after=page.after)
+            runs += page.runs
+        return runs
+
+    def count(self, where: str = "", *, archived: bool | None = False) -> int:
+        """Return how many runs meet the conditions."""
+        with self._reading() as connection:
+            return Finder(connection, self._database.words).count(Query(where, archived=archived))
+
+    def projects(self) -> list[ProjectSummary]:
+        """Return all projects by name."""
+        # One short walk of an index for each project, not one over all runs.
+        statement = """SELECT name, (SELECT count(*) FROM run WHERE run.project = project.key),
+            (SELECT started_ms FROM run WHERE run.project = project.key ORDER BY id DESC LIMIT 1)
+            FROM project ORDER BY name"""
+        with self._reading() as connection:
+            return [ProjectSummary(*row) for row in connection.execute(statement)]
+
+    def devices(self) -> list[DeviceSummary]:
+        """Return the devices that runs were made on, by name."""
+        statement = """SELECT device, count(*), sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END), max(started_ms)
+            FROM run WHERE device IS NOT NULL GROUP BY device ORDER BY device"""
+        with self._reading() as connection:
+            return [DeviceSummary(row[0], row[1], int(row[2]), row[3]) for row in connection.execute(statement)]
+
+    def value_names(self, project: str | None = None, *, newest: int = 1000) -> ValueNames:
+        """Return the names under which the newest runs logged values."""
+        only = "" if project is None else "WHERE project = (SELECT key FROM project WHERE name = ?)"
+        recent = f"(SELECT key FROM run {only} ORDER BY id DESC LIMIT ?)"  # noqa: S608 - our own words
+        values = (newest,) if project is None else (project, newest)
+        with self._reading() as connection:
+            names = [
+                tuple(
+                    name
+                    for (name,) in connection.execute(
+                        f"SELECT DISTINCT name FROM {table} WHERE run IN {recent} ORDER BY name",  # noqa: S608 - our own tables
+                        values,
+                    )
+                )
+                for table in ("param", "metric", "tag")
+            ]
+        return ValueNames(*names)
 
     def run(self, run_id: str) -> Run:
         """Return one run with everything it logged; an unambiguous beginning of the id is enough."""
-        query = f"SELECT {_RUN_COLUMNS} FROM {_RUN_TABLES} WHERE run.id >= ? AND run.id < ? LIMIT 2"  # noqa: S608 - fixed words
+        query = (
+            f"SELECT {run_columns()} FROM {_RUN_TABLES} WHERE project.key = run.project "  # noqa: S608 - fixed words
+            "AND run.id >= ? AND run.id < ? ORDER BY run.id LIMIT 2"
+        )
         with self._reading() as connection:
             rows = connection.execute(query, (run_id, run_id + "\U0010ffff")).fetchall() if run_id else []
             rows = [row for row in rows if row[1] == run_id] or rows
@@ -180,22 +294,98 @@ class Store:
                 )
             return self._with_values(connection, rows[0])
 
+    def lineage(self, run_id: str) -> Lineage:
+        """Return the runs that a run was made from and that use what it made."""
+        marks = ", ".join("?" * len(_OUTPUTS_ARE_NOT))
+        ids = f"""SELECT DISTINCT other_run.id FROM artifact AS own
+            CROSS JOIN artifact AS other CROSS JOIN run AS other_run CROSS JOIN run AS own_run
+            WHERE own_run.id = ? AND own.run = own_run.key AND other.sha256 = own.sha256
+            AND other.run <> own.run AND other_run.key = other.run
+            AND own.name {{}} ({marks}) AND other.name {{}} ({marks}) ORDER BY other_run.id"""  # noqa: S608 - our own words
+        values = (run_id, *_OUTPUTS_ARE_NOT, *_OUTPUTS_ARE_NOT)
+        with self._reading() as connection:
+            made_from = [row[0] for row in connection.execute(ids.format("IN", "NOT IN"), values)]
+            used_by = [row[0] for row in connection.execute(ids.format("NOT IN", "IN"), values)]
+            parts = connection.execute("SELECT id FROM run WHERE parent_id = ? ORDER BY id", (run_id,)).fetchall()
+            parent = connection.execute("SELECT parent_id FROM run WHERE id = ?", (run_id,)).fetchone()
+            return Lineage(
+                tuple(self.run(other) for other in made_from if other < run_id),
+                tuple(self.run(other) for other in used_by if other > run_id),
+                self._run_or_none(connection, parent[0] if parent else None),
+                tuple(self.run(part) for (part,) in parts),
+            )
+
+    def archive(self, run_id: str, *, archived: bool = True) -> None:
+        """Put a finished run aside, or back: it stays, and lists leave it out."""
+        self.annotate(run_id, {"kind": "archive", "archived": archived})
+
+    def label(self, run_id: str, name: str, value: str) -> None:
+        """Give a finished run a tag."""
+        self.annotate(run_id, {"kind": "tag", "name": name, "value": value})
+
+    def annotate(self, run_id: str, record: Record) -> None:
+        """Add a record to a run that has ended."""
+        with self.translated(), self._owned(run_id) as journal:
+            records = _journal.read(self.manifest(run_id))
+            if not _journal.has_ended(records):
+                raise TrackingError(f"Run {run_id} has not ended; finish it first: embedl-hub run finish {run_id}")
+            record = {"seq": records[-1]["seq"] + 1, "time_ms": _journal.now_ms(), **record}
+            journal.append(record)
+            journal.sync()
+        self.apply({run_id: [record]})
+
+    def delete(self, run_id: str) -> None:
+        """Remove a run that is not alive: its rows, its manifest and its folder. Contents go with ``collect``."""
+        run = self.run(run_id)
+        folder = self.run_dir(run.id)
+        gone = folder.with_name(f".deleted-{folder.name}")
+        with self.translated():
+            if self.manifest(run.id).exists():
+                with self._owned(run.id):
+                    # Renamed first: a process killed half way leaves nothing that looks like a run.
+                    shutil.rmtree(gone, ignore_errors=True)
+                    folder.rename(gone)
+            with self._transaction() as connection:
+                remove_run(connection, run.id)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def manifests(self) -> Iterator[tuple[str, list[Record]]]:
+        """Yield every run folder's id with its records."""
+        for folder in sorted(self.home.glob("runs/[!.]*/")):
+            yield folder.name, _journal.read(folder / _journal.MANIFEST_NAME)
+
     def folders_without_a_run(self) -> list[Path]:
         """Return the folders in ``runs/`` that the index does not know: their manifests could not be read."""
         with self._reading() as connection:
             indexed = {run_id for (run_id,) in connection.execute("SELECT id FROM run")}
-        return [folder for folder in sorted(self.home.glob("runs/*/")) if folder.name not in indexed]
+        return [folder for folder in sorted(self.home.glob("runs/[!.]*/")) if folder.name not in indexed]
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows per table."""
-        tables = ("project", "run", "param", "metric", "tag", "artifact")
         with self._reading() as connection:
             return {
                 table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - fixed list
-                for table in tables
+                for table in reversed(TABLES)
             }
 
-    def _with_values(self, connection: sqlite3.Connection, row: tuple[object, ...]) -> Run:
+    def artifact_path(self, run_id: str, name: str, file_name: str) -> Path:
+        """Return where a run's artifact is, inside its run folder."""
+        return self.run_dir(run_id) / "artifacts" / name / file_name
+
+    def adopt_artifacts(self, run_id: str, records: list[Record]) -> None:
+        """Take the artifacts of a run folder that came from elsewhere into the contents."""
+        folder = self.run_dir(run_id).resolve()
+        for record in records:
+            if record["kind"] != "artifact":
+                continue
+            place = self.artifact_path(run_id, record["name"], record["file_name"])
+            for name, sha256 in files_of(record):
+                path = place / name
+                # A folder from elsewhere may hold links and names that lead out of it; those are left alone.
+                if not self.blobs.path_of(sha256).exists() and path.is_file() and folder in path.resolve().parents:
+                    self.blobs.adopt(path)
+
+    def _with_values(self, connection: Connection, row: tuple[object, ...]) -> Run:
         key, run_id = row[0], str(row[1])
         params = connection.execute("SELECT name, value FROM param WHERE run = ? ORDER BY name", (key,))
         tags = connection.execute("SELECT name, value FROM tag WHERE run = ? ORDER BY name", (key,))
@@ -203,7 +393,7 @@ class Store:
         artifacts = connection.execute(
             "SELECT name, file_name, size_bytes, sha256, is_folder FROM artifact WHERE run = ? ORDER BY name", (key,)
         )
-        return _run(
+        return run_of(
             row,
             params={name: LoggedParam(name, json.loads(value)) for name, value in params},
             tags=dict(tags.fetchall()),
@@ -220,50 +410,53 @@ class Store:
             },
         )  # fmt: skip
 
-    def artifact_path(self, run_id: str, name: str, file_name: str) -> Path:
-        """Return where a run's artifact is, inside its run folder."""
-        return self.run_dir(run_id) / "artifacts" / name / file_name
+    def _run_or_none(self, connection: Connection, run_id: str | None) -> Run | None:
+        known_here = connection.execute("SELECT 1 FROM run WHERE id = ?", (run_id,)).fetchone()
+        return self.run(run_id) if run_id is not None and known_here else None
 
-    def _adopt_artifacts(self, run_id: str, records: list[Record]) -> None:
-        folder = self.run_dir(run_id).resolve()
-        for record in records:
-            if record["kind"] != "artifact":
-                continue
-            place = self.artifact_path(run_id, record["name"], record["file_name"])
-            for name, sha256 in _files_of(record):
-                path = place / name
-                # A folder from elsewhere may hold links and names that lead out of it; those are left alone.
-                if not self.blobs.path_of(sha256).exists() and path.is_file() and folder in path.resolve().parents:
-                    self.blobs.adopt(path)
+    @contextlib.contextmanager
+    def _owned(self, run_id: str) -> Iterator[_journal.Journal]:
+        """Hold a run's manifest, as its process does; refuse while that one lives."""
+        if not self.manifest(run_id).exists():
+            raise TrackingError(f"The folder of run {run_id} is gone from {self.home / 'runs'}.")
+        try:
+            journal = _journal.Journal(self.manifest(run_id), durable=self.durable)
+        except BlockingIOError:
+            raise TrackingError(f"Run {run_id} is still going on in another process; wait for its end.") from None
+        try:
+            yield journal
+        finally:
+            journal.close()
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.home / DATABASE_NAME, timeout=_WAIT_FOR_WRITERS_S, isolation_level=None, check_same_thread=False
-        )
-        connection.execute(f"PRAGMA synchronous = {'FULL' if self.durable else 'NORMAL'}")
-        return connection
+    def _records_of(self, manifest: Path) -> list[Record]:
+        if not self._recovers:
+            return _journal.read(manifest)
+        try:
+            records = _journal.bury(manifest, _end_of_dead_run(manifest))
+        except OSError:
+            records = None
+        return _journal.read(manifest) if records is None else records
 
     def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _migrate(self, connection: sqlite3.Connection) -> None:
+    def _migrate(self, connection: Connection) -> bool:
+        """Bring the database to the current shape; tell whether it was empty before."""
         if self._version(connection) == len(MIGRATIONS):
-            return
+            return False
         # Many processes may find a new store at once; one shapes it, the others wait and look again.
-        with (self.home / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._database.shaping(connection):
             applied = self._version(connection)
-            if applied == 0:
-                connection.execute("PRAGMA journal_mode = WAL")
-            with _committed(connection):
+            with self._database.committed(connection):
                 for migration in MIGRATIONS[applied:]:
-                    migration(connection)
-                connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+                    migration(connection, self._database.words)
+                self._database.set_version(connection, len(MIGRATIONS))
+            return applied == 0
 
-    def _version(self, connection: sqlite3.Connection) -> int:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    def _version(self, connection: Connection) -> int:
+        version = self._database.version(connection)
         if version > len(MIGRATIONS):
             raise TrackingError(
                 f"The store {self.home} has shape {version}, this version knows {len(MIGRATIONS)}; "
@@ -272,32 +465,34 @@ class Store:
         return version
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _reading(self) -> Iterator[Connection]:
         with self.translated(), self._lock:
             if not self._is_open:
                 raise TrackingError(f"The store {self.home} is not open.")
             if self._connection is None:
-                self._connection = self._connect()
+                self._connection = self._database.connect()
             yield self._connection
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as connection, _committed(connection):
+    def _transaction(self) -> Iterator[Connection]:
+        with self._reading() as connection, self._database.committed(connection):
             yield connection
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn what SQLite and the file system say into one error of ours."""
+        """Turn what the database and the file system say into one error of ours."""
         try:
             yield
-        except sqlite3.DatabaseError as error:
-            if _is_damage(error):
-                raise TrackingError(
-                    f"The index {self.home / DATABASE_NAME} is damaged ({error}). The runs are safe in "
-                    f"{self.home / 'runs'}: rebuild it with: embedl-hub reindex --home {self.home}"
-                ) from error
-            raise self.unusable(error) from error
         except OSError as error:
+            raise self.unusable(error) from error
+        except Exception as error:
+            if not self._database.is_own_error(error):
+                raise
+            # A connection that broke is of no more use; the next reader makes a new one.
+            with contextlib.suppress(Exception):
+                self._disconnect()
+            if self._database.is_damage(error):
+                raise DamagedIndexError(self._database.damaged(error)) from error
             raise self.unusable(error) from error
 
     def unusable(self, error: Exception) -> TrackingError:
@@ -308,166 +503,23 @@ class Store:
         )
 
 
+class DamagedIndexError(TrackingError):
+    """The index cannot be read; the runs it stands for can."""
+
+
 def reindex(home: Path) -> int:
     """Rebuild the index of a home from its run folders, a damaged one included; return the number of runs."""
     try:
         with Store(home) as store:
             return store.reindex()
-    except TrackingError as error:
-        if not _is_damage(error.__cause__):
-            raise
+    except DamagedIndexError:
+        pass
     for suffix in ("", "-wal", "-shm"):
         damaged = home / f"{DATABASE_NAME}{suffix}"
         if damaged.exists():
             damaged.rename(home / f"damaged-{_journal.now_ms()}-{damaged.name}")
     with Store(home) as store:
         return store.reindex()
-
-
-def _status(status: str) -> str:
-    try:
-        return RunStatus(status.upper()).value
-    except ValueError:
-        raise ConfigError(f"There is no run status {status!r}; known: {known(RunStatus)}.") from None
-
-
-def _is_damage(error: BaseException | None) -> bool:
-    # SQLITE_ERROR here means that a table or column of ours is not there.
-    codes = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
-
-
-@contextlib.contextmanager
-def _committed(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # A full disk may have ended the transaction already; an open one would block everything after it.
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _records_of(manifest: Path) -> list[Record]:
-    try:
-        records = _journal.bury(manifest, _end_of_dead_run(manifest))
-    except OSError:
-        records = None
-    return _journal.read(manifest) if records is None else records
-
-
-def _apply_to_run(connection: sqlite3.Connection, manifest: Path, records: list[Record]) -> None:
-    run_id = manifest.parent.name
-    row = connection.execute("SELECT key, applied FROM run WHERE id = ?", (run_id,)).fetchone()
-    key, applied = row or (None, 0)
-    new = [record for record in records if record["seq"] >= applied]
-    if new and new[0]["seq"] > applied:
-        # Something acknowledged did not come this way (an interrupted flush, a rebuilt index): the manifest has it.
-        new = [record for record in _journal.read(manifest) if record["seq"] >= applied] or new
-    try:
-        _apply_new(connection, run_id, key, new)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise TrackingError(
-            f"{manifest} holds a record that this version cannot read ({type(error).__name__}: {error}). Update with: "
-            "pip install --upgrade edgeproof-hub; or move that run's folder away and rebuild the index with: "
-            "embedl-hub reindex"
-        ) from error
-
-
-def _apply_new(connection: sqlite3.Connection, run_id: str, key: int | None, records: list[Record]) -> None:
-    # Each kind has a table of its own, so that only the order within a kind matters.
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record["kind"], []).append(record)
-    starts, ends = groups.pop("start", []), groups.pop("end", [])
-    if key is None and starts:
-        key = _insert_run(connection, run_id, starts[0])
-    if key is None or len(records) == len(starts):
-        return
-    for kind, of_kind in groups.items():
-        _APPLY[kind](connection, key, of_kind)
-    applied = records[-1]["seq"] + 1
-    if ends:
-        end = ends[-1]
-        facts = (end["status"], end["time_ms"], end.get("error"), end.get("traceback"), applied, key)
-        connection.execute(
-            "UPDATE run SET status = ?, ended_ms = ?, error = ?, traceback = ?, applied = ? WHERE key = ?", facts
-        )
-    else:
-        connection.execute("UPDATE run SET applied = ? WHERE key = ?", (applied, key))
-
-
-def _insert_run(connection: sqlite3.Connection, run_id: str, record: Record) -> int:
-    if record.get("format", 0) > _journal.FORMAT:
-        raise ValueError(f"manifest format {record['format']}, known up to {_journal.FORMAT}")
-    facts = (
-        run_id, record["type"], record["name"], record["time_ms"], record.get("parent_id"), record.get("component"),
-        record.get("provider"), record.get("device"), record["seq"] + 1, record["project"],
-    )  # fmt: skip
-    insert = """INSERT INTO run
-        (id, project, type, name, status, started_ms, parent_id, component, provider, device, applied)
-        SELECT ?, key, ?, ?, 'RUNNING', ?, ?, ?, ?, ?, ? FROM project WHERE name = ?"""
-    cursor = connection.execute(insert, facts)
-    if cursor.rowcount == 0:
-        project = (record["project"], record["time_ms"])
-        connection.execute("INSERT INTO project (name, created_ms) VALUES (?, ?)", project)
-        cursor = connection.execute(insert, facts)
-    assert cursor.lastrowid is not None  # noqa: S101 - an INSERT always has one
-    return cursor.lastrowid
-
-
-def _apply_params(connection: sqlite3.Connection, key: int, records: list[Record]) -> None:
-    rows = [(key, record["name"], _to_json(record["value"])) for record in records]
-    connection.executemany("INSERT OR REPLACE INTO param VALUES (?, ?, ?)", rows)
-
-
-def _apply_metrics(connection: sqlite3.Connection, key: int, records: list[Record]) -> None:
-    # SQLite turns NaN into NULL by itself; infinities are kept.
-    rows = [
-        (key, record["name"], record["seq"], float(record["value"]), record.get("step"), record["time_ms"])
-        for record in records
-    ]
-    connection.executemany("INSERT OR REPLACE INTO metric VALUES (?, ?, ?, ?, ?, ?)", rows)
-
-
-def _apply_tags(connection: sqlite3.Connection, key: int, records: list[Record]) -> None:
-    rows = [(key, record["name"], record["value"]) for record in records]
-    connection.executemany("INSERT OR REPLACE INTO tag VALUES (?, ?, ?)", rows)
-
-
-def _apply_artifacts(connection: sqlite3.Connection, key: int, records: list[Record]) -> None:
-    for record in records:
-        _files_of(record)
-    rows = [
-        (
-            key, _plain_name(record["name"]), _plain_name(record["file_name"]), record["sha256"],
-            record["size_bytes"], "files" in record,
-        )
-        for record in records
-    ]  # fmt: skip
-    connection.executemany("INSERT OR REPLACE INTO artifact VALUES (?, ?, ?, ?, ?, ?)", rows)
-
-
-def _files_of(record: Record) -> list[tuple[str, str]]:
-    """Return the files of an artifact: (name inside it, sha256); the name of a single file is empty."""
-    return [(str(name), str(sha256)) for name, sha256, _ in record.get("files", [("", record["sha256"], 0)])]
-
-
-def _plain_name(name: str) -> str:
-    # A run folder may come from anywhere; a name in it must not lead out of it.
-    if "/" in name or name in {"", ".", ".."}:
-        raise ValueError(f"artifact name {name!r}")
-    return name
-
-
-_APPLY = {
-    "param": _apply_params,
-    "metric": _apply_metrics,
-    "tag": _apply_tags,
-    "artifact": _apply_artifacts,
-}
 
 
 def _end_of_dead_run(manifest: Path) -> Record:
@@ -482,8 +534,3 @@ def _end_of_dead_run(manifest: Path) -> Record:
         "status": RunStatus.KILLED.value,
         "error": f"The process ended without finishing the run (noticed on {socket.gethostname()}).",
     }
-
-
-def _run(row: tuple[object, ...], **values: object) -> Run:
-    _, run_id, project, run_type, name, status, *rest = row
-    return Run(str(run_id), str(project), str(run_type), str(name), RunStatus(str(status)), *rest, **values)  # type: ignore[arg-type]

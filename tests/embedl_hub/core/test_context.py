@@ -20,7 +20,7 @@ def test_the_store_is_where_home_says(tmp_path: Path) -> None:
     with ctx, ctx.client.start_run():
         pass
     with Store(tmp_path / "deep" / "home") as store:
-        assert store.projects() == ["p"]
+        assert [project.name for project in store.projects()] == ["p"]
 
 
 def test_two_devices_of_one_name_are_refused() -> None:
@@ -60,8 +60,8 @@ def test_unknown_types_and_states_list_the_known() -> None:
             pass
         assert ctx.client.store is not None
         with pytest.raises(ConfigError, match="no run status 'done'; known: 'FAILED'"):
-            ctx.client.store.runs(status="done")
-        assert ctx.client.store.runs(status="finished") == []
+            ctx.client.store.runs("status = 'done'")
+        assert ctx.client.store.runs("status = 'finished'") == []
 
 
 def test_something_that_is_no_device_is_refused() -> None:

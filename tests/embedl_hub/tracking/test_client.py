@@ -175,7 +175,7 @@ def test_runs_inside_runs_are_children(client: Client, store: Store) -> None:
         pass
     parents = {run.name: run.parent_id for run in store.runs()}
     assert parents == {"outer": None, "inner": outer.id, "innermost": inner.id, "beside": None}
-    assert [run.id for run in store.runs(parent_id=outer.id)] == [inner.id]
+    assert [run.id for run in store.runs(f"parent = '{outer.id}'")] == [inner.id]
     assert store.run(innermost.id).params["where"].value == "innermost"
     assert store.run(outer.id).params["where"].value == "outer"
     assert beside.id != inner.id

@@ -15,6 +15,8 @@ from embedl_hub.tracking._migrations import MIGRATIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from embedl_hub.tracking._database import Connection, Words
+
 
 def shape(database: Path) -> list[tuple[str, str]]:
     """Return every statement the database is made of."""
@@ -31,11 +33,11 @@ def version(database: Path) -> int:
     return int(number)
 
 
-def widen(connection: sqlite3.Connection) -> None:
+def widen(connection: Connection, words: Words) -> None:
     connection.execute("ALTER TABLE run ADD COLUMN note TEXT")
 
 
-def break_halfway(connection: sqlite3.Connection) -> None:
+def break_halfway(connection: Connection, words: Words) -> None:
     connection.execute("CREATE TABLE half (x)")
     connection.execute("CREATE TABLE half (x)")
 

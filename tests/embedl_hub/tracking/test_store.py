@@ -47,7 +47,7 @@ def fill(client: Client, folder: Path) -> list[str]:
 
 
 def everything(store: Store) -> dict[str, Run]:
-    return {run.id: store.run(run.id) for run in store.runs(limit=10_000)}
+    return {run.id: store.run(run.id) for run in store.runs()}
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_runs_are_listed_newest_first_and_in_pages(client: Client, store: Store)
     for _ in range(20):
         with client.start_run() as outer, client.start_run() as inner:
             ids += [outer.id, inner.id]
-    first = [run.id for run in store.runs(limit=2)]
-    rest = [run.id for run in store.runs(before=first[-1])]
+    first = [run.id for run in store.find(limit=2).runs]
+    rest = [run.id for run in store.find(after=store.find(limit=2).after).runs]
     assert first + rest == ids[::-1]
 
 
@@ -78,13 +78,13 @@ def test_runs_can_be_chosen(client: Client, store: Store, tmp_path: Path) -> Non
     with other.start_run(name="elsewhere") as elsewhere:
         pass
     other.close()
-    assert store.projects() == ["other", "project"]
-    assert {run.id for run in store.runs(project="project")} == {outer, inner, stopped}
-    assert [run.id for run in store.runs(status="FAILED")] == [inner]
-    assert [run.id for run in store.runs(parent_id=outer)] == [inner]
-    assert store.runs(project="other", status="FAILED") == []
-    assert [run.id for run in store.runs(project="other", status=RunStatus.FINISHED)] == [elsewhere.id]
-    assert store.runs(project="'; DROP TABLE run; --") == []
+    assert [project.name for project in store.projects()] == ["other", "project"]
+    assert {run.id for run in store.runs("project = 'project'")} == {outer, inner, stopped}
+    assert [run.id for run in store.runs("status = 'FAILED'")] == [inner]
+    assert [run.id for run in store.runs(f"parent = '{outer}'")] == [inner]
+    assert store.runs("project = 'other' and status = 'FAILED'") == []
+    assert [run.id for run in store.runs("project = 'other' and status = 'finished'")] == [elsewhere.id]
+    assert store.runs("project = '''; DROP TABLE run; --'") == []
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id(client: Client, store: Store) -> None:
@@ -426,8 +426,8 @@ def test_a_read_only_place_for_a_new_home_is_a_clear_error(tmp_path: Path, read_
 
 def test_a_dead_run_that_cannot_be_marked_is_no_obstacle(home: Path, read_only: Callable[[Path], None]) -> None:
     """Another user's run folder, which we may not write to: the store opens, and a rebuild takes its values."""
-    write_manifest(home, "theirs", {"kind": "param", "name": "p", "value": 1})
     with Store(home) as store:
+        write_manifest(home, "theirs", {"kind": "param", "name": "p", "value": 1})
         start = json.loads(store.manifest("theirs").read_text().splitlines()[0])
         store.apply({"theirs": [start]})
     read_only(home / "runs" / "theirs")

@@ -48,7 +48,7 @@ def echo(ctx: HubContext, model: Path, **options: object) -> dict[str, object]:
 
 def last_run(ctx: HubContext) -> Run:
     assert ctx.client.store is not None
-    return ctx.client.store.run(ctx.client.store.runs(limit=1)[0].id)
+    return ctx.client.store.run(ctx.client.store.find(limit=1).runs[0].id)
 
 
 def call(step: Component, ctx: HubContext, *args: object, **options: object) -> Any:
@@ -202,7 +202,7 @@ def test_threads_on_one_context_see_their_own_runs() -> None:
         for thread in threads:
             thread.join()
         assert ctx.client.store is not None
-        runs = ctx.client.store.runs(limit=500)
+        runs = ctx.client.store.runs()
         assert {run.status for run in runs} == {RunStatus.FINISHED}
         params = {ctx.client.store.run(run.id).params["model"].value for run in runs}
     assert len(set(ids)) == len(runs) == len(params) == 160

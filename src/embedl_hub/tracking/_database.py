@@ -1,0 +1,294 @@
+"""The two databases an index can live in, behind one way of speaking to them.
+
+Every statement of the project is written once, with ``?`` for values; what the two spell differently is a
+:class:`Words`. SQLite is a file of this machine; PostgreSQL is for a team's server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import sqlite3
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from embedl_hub.errors import ConfigError, TrackingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_WAIT_FOR_WRITERS_S = 60.0
+_CONNECT_S = 10
+# Any number will do, as long as no other program of the same database uses it.
+_SHAPING_LOCK = 4_731_562_019
+
+
+@dataclass(frozen=True)
+class Words:
+    """What the two databases spell differently."""
+
+    key: str
+    text: str
+    clustered: str
+    number_of: str
+
+
+class Rows(Protocol):
+    """What a statement answers."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows it touched."""
+        ...
+
+    def fetchone(self) -> Any:  # noqa: ANN401 - a row is what the statement says
+        """Return the next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows that are left."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """An open database."""
+
+    def execute(self, statement: str, values: Sequence[object] = (), /) -> Rows:
+        """Run one statement."""
+        ...
+
+    def executemany(self, statement: str, values: Sequence[Sequence[object]], /) -> object:
+        """Run one statement for many rows."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+class Database(Protocol):
+    """A place for an index."""
+
+    words: Words
+
+    def connect(self) -> Connection:
+        """Open it."""
+        ...
+
+    def version(self, connection: Connection) -> int:
+        """Return how many migrations it has seen."""
+        ...
+
+    def set_version(self, connection: Connection, version: int) -> None:
+        """Write down how many migrations it has seen."""
+        ...
+
+    def shaping(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
+        """Keep every other process from shaping it at the same time."""
+        ...
+
+    def committed(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
+        """Run a block as one transaction that writes."""
+        ...
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        """Tell whether an error means that the database itself is broken."""
+        ...
+
+    def is_own_error(self, error: BaseException) -> bool:
+        """Tell whether an error came from the database."""
+        ...
+
+    def damaged(self, error: BaseException) -> str:
+        """Say what is broken and how it is mended."""
+        ...
+
+
+class SQLite:
+    """One file in the home folder."""
+
+    words = Words(
+        key="INTEGER PRIMARY KEY",
+        text="TEXT",
+        clustered=" WITHOUT ROWID",
+        # A JSON number starts with a digit or a minus; a JSON text with a quotation mark.
+        number_of="CASE WHEN {0} GLOB '[-0-9]*' THEN CAST({0} AS REAL) END",
+    )
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self.path = path
+        self._durable = durable
+
+    def connect(self) -> Connection:
+        """Open the file; the folder must exist."""
+        connection = sqlite3.connect(
+            self.path, timeout=_WAIT_FOR_WRITERS_S, isolation_level=None, check_same_thread=False
+        )
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        return connection
+
+    def version(self, connection: Connection) -> int:
+        """Return how many migrations it has seen."""
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+    def set_version(self, connection: Connection, version: int) -> None:
+        """Write down how many migrations it has seen."""
+        connection.execute(f"PRAGMA user_version = {version:d}")
+
+    @contextlib.contextmanager
+    def shaping(self, connection: Connection) -> Iterator[None]:
+        """Keep every other process from shaping it at the same time."""
+        with (self.path.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.version(connection) == 0:
+                connection.execute("PRAGMA journal_mode = WAL")
+            yield
+
+    @contextlib.contextmanager
+    def committed(self, connection: Connection) -> Iterator[None]:
+        """Run a block as one transaction that writes."""
+        assert isinstance(connection, sqlite3.Connection)  # noqa: S101 - it comes from connect
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            # A full disk may have ended the transaction already; an open one would block everything after it.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        """Tell whether an error means that the database itself is broken."""
+        # SQLITE_ERROR here means that a table or column of ours is not there.
+        codes = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+        return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
+
+    def is_own_error(self, error: BaseException) -> bool:
+        """Tell whether an error came from the database."""
+        return isinstance(error, sqlite3.DatabaseError)
+
+    def damaged(self, error: BaseException) -> str:
+        """Say what is broken and how it is mended."""
+        home = self.path.parent
+        return (
+            f"The index {self.path} is damaged ({error}). The runs are safe in {home / 'runs'}: "
+            f"rebuild it with: embedl-hub reindex --home {home}"
+        )
+
+
+class PostgreSQL:
+    """A database of a PostgreSQL server, by its address."""
+
+    words = Words(
+        key="BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY",
+        # Ids and names compare by their bytes in both databases, whatever the server's language is.
+        text='TEXT COLLATE "C"',
+        clustered="",
+        # A number of 300 digits still fits; a longer one would end the statement with an error.
+        number_of=("CASE WHEN {0} ~ '^-?[0-9]' AND length({0}) <= 300 THEN CAST({0} AS DOUBLE PRECISION) END"),
+    )
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def connect(self) -> Connection:
+        """Connect to the server."""
+        psycopg = _psycopg()
+        return _PostgreSQLConnection(psycopg.connect(self._address, autocommit=True, connect_timeout=_CONNECT_S))
+
+    def version(self, connection: Connection) -> int:
+        """Return how many migrations it has seen."""
+        if connection.execute("SELECT to_regclass('shape')").fetchone()[0] is None:
+            return 0
+        return int(connection.execute("SELECT version FROM shape").fetchone()[0])
+
+    def set_version(self, connection: Connection, version: int) -> None:
+        """Write down how many migrations it has seen."""
+        connection.execute("CREATE TABLE IF NOT EXISTS shape (version BIGINT NOT NULL)")
+        connection.execute("DELETE FROM shape")
+        connection.execute("INSERT INTO shape VALUES (?)", (version,))
+
+    @contextlib.contextmanager
+    def shaping(self, connection: Connection) -> Iterator[None]:
+        """Keep every other process from shaping it at the same time."""
+        connection.execute("SELECT pg_advisory_lock(?)", (_SHAPING_LOCK,))
+        try:
+            yield
+        finally:
+            connection.execute("SELECT pg_advisory_unlock(?)", (_SHAPING_LOCK,))
+
+    @contextlib.contextmanager
+    def committed(self, connection: Connection) -> Iterator[None]:
+        """Run a block as one transaction that writes."""
+        assert isinstance(connection, _PostgreSQLConnection)  # noqa: S101 - it comes from connect
+        with connection.inner.transaction():
+            yield
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        """Tell whether an error means that the database itself is broken."""
+        psycopg = _psycopg()
+        return isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn)
+
+    def is_own_error(self, error: BaseException) -> bool:
+        """Tell whether an error came from the database."""
+        return isinstance(error, _psycopg().Error)
+
+    def damaged(self, error: BaseException) -> str:
+        """Say what is broken and how it is mended."""
+        return (
+            f"The database's tables are not as expected ({error}). The runs are safe in the server's folder: "
+            "empty the database and start the server again; it fills it from there."
+        )
+
+
+class _PostgreSQLConnection:
+    """Speaks our spelling of statements to psycopg."""
+
+    def __init__(self, inner: Any) -> None:  # noqa: ANN401 - psycopg is an extra
+        self.inner = inner
+
+    def execute(self, statement: str, values: Sequence[object] = (), /) -> Rows:
+        """Run one statement."""
+        rows: Rows = self.inner.execute(_percent(statement), tuple(values))
+        return rows
+
+    def executemany(self, statement: str, values: Sequence[Sequence[object]], /) -> object:
+        """Run one statement for many rows."""
+        with self.inner.cursor() as cursor:
+            return cursor.executemany(_percent(statement), values)
+
+    def close(self) -> None:
+        """Close it."""
+        self.inner.close()
+
+
+@functools.cache
+def _percent(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
+def _psycopg() -> Any:  # noqa: ANN401 - an extra
+    try:
+        import psycopg  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise TrackingError(
+            "PostgreSQL needs a driver that is not installed: pip install 'edgeproof-hub[postgresql]'"
+        ) from error
+    return psycopg
+
+
+def open_database(address: str | None, sqlite_path: Path, *, durable: bool) -> Database:
+    """Return the database at an address; without one, the file."""
+    if address is None:
+        return SQLite(sqlite_path, durable=durable)
+    if address.startswith(("postgresql://", "postgres://")):
+        return PostgreSQL(address)
+    raise ConfigError(
+        f"The database address {address.partition('@')[0]!r} is not known; it starts with postgresql://, "
+        "or leave it out for a SQLite file in the home folder."
+    )

@@ -1,0 +1,507 @@
+"""Questions to the index: which runs, in which order, with which values.
+
+A page of runs is found by walking an index in the wanted order and stopping when it is full, or, when a tag or
+parameter is rare, by starting from the runs that have it. Pages follow each other by key, not by counting, where
+the order has an index (time, metrics); so the thousandth page costs what the first did.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from embedl_hub.errors import ConfigError
+from embedl_hub.tracking import _filter
+from embedl_hub.tracking._filter import AllOf, AnyOf, Compare, Field, Missing, Not, OneOf
+from embedl_hub.tracking._journal import now_ms
+from embedl_hub.tracking._migrations import LONGEST_INDEXED
+from embedl_hub.tracking._models import LoggedMetric, LoggedParam, Run, RunStatus, RunType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from embedl_hub.tracking._database import Connection, Words
+    from embedl_hub.tracking._filter import Condition, Literal
+
+LARGEST_PAGE = 500
+# A condition that so few runs meet is the place to start from.
+_RARE = 5000
+_VARIABLES = 500
+_RUN_COLUMNS = (
+    "run.key, run.id, project.name, run.type, run.name, run.status, run.started_ms, run.ended_ms, "
+    "run.parent_id, run.component, run.provider, run.device, run.error, run.traceback, run.archived"
+)
+_TEXT_COLUMNS = {
+    "id": "run.id", "name": "run.name", "project": "project.name", "type": "run.type", "status": "run.status",
+    "device": "run.device", "component": "run.component", "provider": "run.provider", "parent": "run.parent_id",
+    "error": "run.error",
+}  # fmt: skip
+_NUMBER_COLUMNS = {
+    "started": "run.started_ms",
+    "ended": "run.ended_ms",
+    "duration": "(run.ended_ms - run.started_ms) / 1000.0",
+}
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SPELLINGS = {"status": tuple(RunStatus), "type": tuple(RunType)}
+
+
+@dataclass(frozen=True)
+class Page:
+    """Some runs of a list, and how to get the next ones.
+
+    Attributes:
+        runs: The runs, each metric with its last value only.
+        after: Hand it to the next call to go on; None at the end.
+    """
+
+    runs: tuple[Run, ...]
+    after: str | None = None
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which runs are wanted, and in which order.
+
+    Attributes:
+        where: Conditions, in the words of a filter.
+        order: A field such as ``metrics.latency``; with a minus in front, largest first. Newest first if not given.
+        archived: False: without the archived ones; True: only those; None: both.
+    """
+
+    where: str = ""
+    order: str = "-started"
+    archived: bool | None = False
+
+
+@dataclass(frozen=True)
+class _Sql:
+    """A piece of a statement with its values."""
+
+    text: str
+    values: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Order:
+    field: Field
+    descending: bool
+
+    @property
+    def by_time(self) -> bool:
+        return self.field.group in {"started", "id"}
+
+    @property
+    def by_metric(self) -> bool:
+        return self.field.group == "metrics"
+
+
+@dataclass
+class Finder:
+    """Answers queries on one connection."""
+
+    connection: Connection
+    words: Words
+    now_s: float = field(default_factory=lambda: now_ms() / 1000)
+
+    def page(self, query: Query, *, after: str | None = None, limit: int = 50, offset: int = 0) -> Page:
+        """Return the next runs of a query, with their values.
+
+        Args:
+            query: What is wanted.
+            after: The ``after`` of the page before.
+            limit: At most so many.
+            offset: Pass over so many first; costs as much as showing them.
+        """
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise ConfigError(f"A page holds 1 to {LARGEST_PAGE} runs, not {limit}.")
+        if offset < 0:
+            raise ConfigError(f"The offset is {offset}; it cannot be less than 0.")
+        order = _order(query.order)
+        conditions = self._conditions(query)
+        if order.by_time:
+            return self._page_by_time(conditions, order, after, limit, offset)
+        if order.by_metric:
+            return self._page_by_metric(conditions, order, after, limit, offset)
+        return self._page_by_counting(conditions, order, after, limit, offset)
+
+    def count(self, query: Query) -> int:
+        """Return how many runs there are."""
+        where = _joined(self._conditions(query))
+        statement = f"SELECT count(*) FROM run CROSS JOIN project WHERE project.key = run.project AND {where.text}"  # noqa: S608 - our own words
+        return int(self.connection.execute(statement, where.values).fetchone()[0])
+
+    def _conditions(self, query: Query) -> list[_Sql]:
+        condition = _filter.parse(query.where)
+        parts = condition.parts if isinstance(condition, AllOf) else (condition,)
+        found = [self._start_from_rare(part) or self._sql(part) for part in parts]
+        if query.archived is not None:
+            found.append(_Sql("run.archived = ?", (int(query.archived),)))
+        return found
+
+    def _page_by_time(self, conditions: list[_Sql], order: _Order, after: str | None, limit: int, offset: int) -> Page:
+        if after is not None:
+            (run_id,) = _unpack(after, "t", 1)
+            conditions = [*conditions, _Sql(f"run.id {'<' if order.descending else '>'} ?", (str(run_id),))]
+        direction = "DESC" if order.descending else "ASC"
+        runs = self._runs("run CROSS JOIN project", conditions, f"run.id {direction}", limit + 1, offset)
+        return _cut(runs, limit, lambda last: _pack("t", last.id))
+
+    def _page_by_metric(
+        self, conditions: list[_Sql], order: _Order, after: str | None, limit: int, offset: int
+    ) -> Page:
+        """Walk the metric's index; when it ends, go on with the runs that do not have it, newest first."""
+        name = order.field.name
+        value, last_id = _unpack(after, "m", 2) if after is not None else (None, None)
+        runs: list[Run] = []
+        in_order = after is None or value is not None
+        if in_order:
+            runs = self._runs_by_metric(conditions, order, value, last_id, limit + 1, offset)
+        ranked = len(runs)
+        if ranked <= limit:
+            if in_order and offset:
+                offset = max(0, offset - self._count_having(conditions, name))
+            without = self._sql(Missing(order.field))
+            rest = [*conditions, without]
+            if not in_order:
+                rest.append(_Sql("run.id < ?", (str(last_id),)))
+            runs += self._runs("run CROSS JOIN project", rest, "run.id DESC", limit + 1 - ranked, offset)
+
+        def position(last: Run) -> str:
+            metric = last.metric(name)
+            known = metric is not None and not math.isnan(metric.value)
+            return _pack("m", metric.value if known and metric is not None else None, last.id)
+
+        return _cut(runs, limit, position)
+
+    def _runs_by_metric(
+        self, conditions: list[_Sql], order: _Order, value: object, last_id: object, limit: int, offset: int
+    ) -> list[Run]:
+        sign, direction = ("<", "DESC") if order.descending else (">", "ASC")
+        sorted_first = [
+            _Sql("sorted.run = run.key AND sorted.latest = 1 AND sorted.value IS NOT NULL"),
+            _Sql("sorted.name = ?", (order.field.name,)),
+        ]
+        if value is not None:
+            # The second part is there to tell equals apart; a run that is gone meanwhile leaves only the first.
+            key = self.connection.execute("SELECT key FROM run WHERE id = ?", (str(last_id),)).fetchone()
+            place = (float(str(value)), key[0] if key else -1)
+            sorted_first.append(_Sql(f"(sorted.value, sorted.run) {sign} (?, ?)", place))
+        rare = any(condition.text.startswith(_FROM_RARE) for condition in conditions)
+        tables = "run CROSS JOIN metric AS sorted" if rare else "metric AS sorted CROSS JOIN run"
+        return self._runs(
+            f"{tables} CROSS JOIN project",
+            [*sorted_first, *conditions],
+            f"sorted.value {direction}, sorted.run {direction}",
+            limit,
+            offset,
+        )
+
+    def _count_having(self, conditions: list[_Sql], metric: str) -> int:
+        where = _joined([*conditions, self._sql(Not(Missing(Field("metrics", metric))))])
+        statement = f"SELECT count(*) FROM run CROSS JOIN project WHERE project.key = run.project AND {where.text}"  # noqa: S608 - our own words
+        return int(self.connection.execute(statement, where.values).fetchone()[0])
+
+    def _page_by_counting(
+        self, conditions: list[_Sql], order: _Order, after: str | None, limit: int, offset: int
+    ) -> Page:
+        if after is not None:
+            (counted,) = _unpack(after, "c", 1)
+            offset = int(str(counted))
+        expressions = self._order_expressions(order.field)
+        direction = "DESC" if order.descending else "ASC"
+        # What a run does not have comes last in either direction.
+        by = ", ".join(f"{text} IS NULL, {text} {direction}" for text in (part.text for part in expressions))
+        values = tuple(value for part in expressions for value in part.values * 2)
+        runs = self._runs(
+            "run CROSS JOIN project", conditions, f"{by}, run.id DESC", limit + 1, offset, order_values=values
+        )
+        return _cut(runs, limit, lambda _: _pack("c", offset + limit))
+
+    def _order_expressions(self, field: Field) -> list[_Sql]:
+        if field.group in _TEXT_COLUMNS:
+            return [_Sql(_TEXT_COLUMNS[field.group])]
+        if field.group in _NUMBER_COLUMNS:
+            return [_Sql(_NUMBER_COLUMNS[field.group])]
+        number = self.words.number_of.format("item.value")
+        columns = ("item.value",) if field.group == "tags" else (number, "item.value")
+        table = f"{field.group[:-1]} AS item WHERE item.run = run.key AND item.name = ?"
+        return [_Sql(f"(SELECT {column} FROM {table})", (field.name,)) for column in columns]  # noqa: S608 - our own words
+
+    def _runs(
+        self,
+        tables: str,
+        conditions: Sequence[_Sql],
+        order: str,
+        limit: int,
+        offset: int,
+        order_values: tuple[object, ...] = (),
+    ) -> list[Run]:
+        where = _joined([_Sql("project.key = run.project"), *conditions])
+        statement = f"SELECT {_RUN_COLUMNS} FROM {tables} WHERE {where.text} ORDER BY {order} LIMIT ? OFFSET ?"  # noqa: S608 - our own words
+        rows = self.connection.execute(statement, (*where.values, *order_values, limit, offset)).fetchall()
+        return self._with_last_values(rows)
+
+    def _with_last_values(self, rows: list[tuple[object, ...]]) -> list[Run]:
+        params: dict[object, dict[str, LoggedParam]] = defaultdict(dict)
+        metrics: dict[object, list[LoggedMetric]] = defaultdict(list)
+        tags: dict[object, dict[str, str]] = defaultdict(dict)
+        for keys, marks in _in_groups([row[0] for row in rows]):
+            for key, name, value in self.connection.execute(
+                f"SELECT run, name, value FROM param WHERE run IN ({marks})",  # noqa: S608 - question marks
+                keys,
+            ):
+                params[key][name] = LoggedParam(name, json.loads(value))
+            for key, name, value, step, time_ms in self.connection.execute(
+                f"SELECT run, name, value, step, time_ms FROM metric WHERE run IN ({marks}) AND latest = 1",  # noqa: S608 - question marks
+                keys,
+            ):
+                metrics[key].append(LoggedMetric(name, math.nan if value is None else value, step, time_ms))
+            for key, name, value in self.connection.execute(
+                f"SELECT run, name, value FROM tag WHERE run IN ({marks})",  # noqa: S608 - question marks
+                keys,
+            ):
+                tags[key][name] = value
+        return [run_of(row, params=params[row[0]], metrics=tuple(metrics[row[0]]), tags=tags[row[0]]) for row in rows]
+
+    def _start_from_rare(self, part: Condition) -> _Sql | None:
+        """Return a condition to start from, when it is an equality that few runs meet."""
+        if not isinstance(part, Compare) or part.sign != "=" or part.field.group not in {"params", "tags"}:
+            return None
+        table, exact = part.field.group[:-1], _spellings(part.field, part.value)
+        if any(len(text) > LONGEST_INDEXED for text in exact):
+            return None
+        marks = ", ".join("?" * len(exact))
+        same = f"FROM {table} WHERE name = ? AND value IN ({marks}) AND length(value) <= {LONGEST_INDEXED}"
+        values = (part.field.name, *exact)
+        count = self.connection.execute(
+            f"SELECT count(*) FROM (SELECT 1 {same} LIMIT {_RARE}) AS few",  # noqa: S608 - our own words
+            values,
+        ).fetchone()[0]
+        return _Sql(f"{_FROM_RARE} run {same})", values) if count < _RARE else None
+
+    def _sql(self, condition: Condition) -> _Sql:  # noqa: PLR0911 - one line per kind of condition
+        match condition:
+            case AllOf(parts=()):
+                return _Sql("1 = 1")
+            case AllOf(parts=parts):
+                return _together(" AND ", [self._sql(part) for part in parts])
+            case AnyOf(parts=parts):
+                return _together(" OR ", [self._sql(part) for part in parts])
+            case Not(part=part):
+                inner = self._sql(part)
+                # What is unknown about a run counts as not so; its opposite is then so.
+                return _Sql(f"NOT coalesce(({inner.text}), FALSE)", inner.values)
+            case OneOf(field=of, values=values):
+                return _together(" OR ", [self._sql(Compare(of, "=", value)) for value in values])
+            case Missing(field=of):
+                return self._missing(of)
+            case Compare(field=of, sign="!=", value=value):
+                has = self._sql(Not(Missing(of)))
+                return _together(" AND ", [has, self._sql(Not(Compare(of, "=", value)))])
+            case Compare():
+                return self._compare(condition)
+
+    def _missing(self, of: Field) -> _Sql:
+        if of.group in _TEXT_COLUMNS:
+            return _Sql(f"{_TEXT_COLUMNS[of.group]} IS NULL")
+        if of.group in _NUMBER_COLUMNS:
+            return _Sql(f"{_NUMBER_COLUMNS[of.group]} IS NULL")
+        if of.group in {"archived", "model"}:
+            raise ConfigError(f"{of.group} is never null.")
+        # A metric that is not a number has no place in an order either.
+        more = " AND item.latest = 1 AND item.value IS NOT NULL" if of.group == "metrics" else ""
+        return _Sql(f"NOT {_item(of, more)}", (of.name,))
+
+    def _compare(self, condition: Compare) -> _Sql:  # noqa: PLR0911 - one line per kind of field
+        of, sign, value = condition.field, condition.sign, condition.value
+        if of.group in _TEXT_COLUMNS:
+            return self._text(_TEXT_COLUMNS[of.group], of, sign, value)
+        if of.group in {"started", "ended"}:
+            return _Sql(f"{_NUMBER_COLUMNS[of.group]} {_no_tilde(of, sign)} ?", (self._moment_ms(of, value),))
+        if of.group == "duration":
+            return _Sql(f"{_NUMBER_COLUMNS[of.group]} {_no_tilde(of, sign)} ?", (_as_number(of, value),))
+        if of.group == "archived":
+            if sign != "=" or not isinstance(value, bool):
+                raise ConfigError("archived is asked for as: archived = true, or archived = false.")
+            return _Sql("run.archived = ?", (int(value),))
+        if of.group in {"model", "artifacts"}:
+            return _artifact(of, sign, value)
+        if of.group == "metrics":
+            more = f" AND item.latest = 1 AND item.value {_no_tilde(of, sign)} ?"
+            return _Sql(_item(of, more), (of.name, _as_number(of, value)))
+        return self._value(of, sign, value)
+
+    def _text(self, column: str, of: Field, sign: str, value: Literal) -> _Sql:
+        if not isinstance(value, str):
+            raise ConfigError(f"{of} is text; write the value in quotation marks: '{value}'.")
+        if sign == "~":
+            return _contains(column, value)
+        if of.group == "project" and sign == "=":
+            # By its key: the index of a project's runs starts with it.
+            return _Sql("run.project = (SELECT key FROM project WHERE name = ?)", (value,))
+        if of.group in _SPELLINGS:
+            value = _filter.check_word(f"run {of.group}", value, _SPELLINGS[of.group])
+        return _Sql(f"{column} {sign} ?", (value,))
+
+    def _value(self, of: Field, sign: str, value: Literal) -> _Sql:
+        """Compare a parameter or a tag: a number by size, text by letters."""
+        if sign == "~":
+            inside = _contains("item.value", str(value))
+            return _Sql(_item(of, f" AND {inside.text}"), (of.name, *inside.values))
+        if sign == "=":
+            exact = _spellings(of, value)
+            marks = ", ".join("?" * len(exact))
+            return _Sql(_item(of, f" AND item.value IN ({marks})"), (of.name, *exact))
+        if isinstance(value, float):
+            number = self.words.number_of.format("item.value")
+            return _Sql(_item(of, f" AND {number} {sign} ?"), (of.name, value))
+        text = value if of.group == "tags" else json.dumps(value, ensure_ascii=False)
+        quoted = " AND item.value >= '\"' AND item.value < '#'" if of.group == "params" else ""
+        return _Sql(_item(of, f"{quoted} AND item.value {sign} ?"), (of.name, str(text)))
+
+    def _moment_ms(self, of: Field, value: Literal) -> int:
+        """Return a moment: a date, a date with a time, or so long ago."""
+        if isinstance(value, str):
+            if ago := _AGO.fullmatch(value.strip()):
+                return int((self.now_s - float(ago[1]) * _SECONDS[ago[2]]) * 1000)
+            try:
+                moment = datetime.fromisoformat(value)
+                moment = moment if moment.tzinfo else moment.astimezone()
+                return int(moment.timestamp() * 1000)
+            except (ValueError, OverflowError):
+                pass
+        raise ConfigError(
+            f"{of} is a moment such as '2026-11-15', '2026-11-15T08:30' or, so long ago, '7d', '12h', '30m'; "
+            f"not {value!r}."
+        )
+
+
+_FROM_RARE = "run.key IN (SELECT"
+
+
+def run_of(row: tuple[object, ...], **values: object) -> Run:
+    """Return the run of a row of ``run_columns``."""
+    _, run_id, project, run_type, name, status, *rest, archived = row
+    facts = (str(run_id), str(project), str(run_type), str(name), RunStatus(str(status)), *rest)
+    return Run(*facts, **{**values, "archived": bool(archived)})  # type: ignore[arg-type]
+
+
+def run_columns() -> str:
+    """Return the columns ``run_of`` reads, of the tables run and project."""
+    return _RUN_COLUMNS
+
+
+def _order(text: str) -> _Order:
+    name = text.strip()
+    descending = name.startswith("-")
+    return _Order(_filter.parse_field(name.lstrip("-")), descending)
+
+
+def _item(of: Field, more: str) -> str:
+    return f"EXISTS (SELECT 1 FROM {of.group[:-1]} AS item WHERE item.run = run.key AND item.name = ?{more})"  # noqa: S608 - our own tables
+
+
+def _spellings(of: Field, value: Literal) -> tuple[str, ...]:
+    """Return how a value may stand in its column: a parameter as JSON, a tag as text."""
+    if of.group == "tags":
+        if isinstance(value, bool):
+            return (str(value),)
+        if isinstance(value, float):
+            return _number_spellings(value)
+        return (value,)
+    if isinstance(value, float):
+        return _number_spellings(value)
+    return (json.dumps(value, ensure_ascii=False),)
+
+
+def _number_spellings(value: float) -> tuple[str, ...]:
+    return (str(int(value)), str(value)) if value.is_integer() and abs(value) < 1e15 else (str(value),)
+
+
+def _artifact(of: Field, sign: str, value: Literal) -> _Sql:
+    if not isinstance(value, str) or sign not in {"=", "~"}:
+        raise ConfigError(f"{of} is asked for as: {of.group}{'.NAME' if of.name else ''} = 'the beginning of a hash'.")
+    named = " AND item.name = ?" if of.name else ""
+    values: list[object] = [of.name] if of.name else []
+    if re.fullmatch(r"[0-9a-f]{4,64}", value) and sign == "=":
+        meant = "item.sha256 >= ? AND item.sha256 < ?"
+        values += [value, value + "g"]
+    elif sign == "=":
+        meant = "item.file_name = ?"
+        values.append(value)
+    else:
+        inside = _contains("item.file_name", value)
+        meant = inside.text
+        values += inside.values
+    return _Sql(
+        f"run.key IN (SELECT item.run FROM artifact AS item WHERE {meant}{named})",  # noqa: S608 - our own words
+        (*values[1:], values[0]) if of.name else tuple(values),
+    )
+
+
+def _contains(column: str, text: str) -> _Sql:
+    pattern = re.sub(r"([\\%_])", r"\\\1", text.lower())
+    return _Sql(f"lower({column}) LIKE ? ESCAPE '\\'", (f"%{pattern}%",))
+
+
+def _no_tilde(of: Field, sign: str) -> str:
+    if sign == "~":
+        raise ConfigError(f"{of} is no text; ~ means 'contains'.")
+    return sign
+
+
+def _as_number(of: Field, value: Literal) -> float:
+    if isinstance(value, bool) or not isinstance(value, float):
+        raise ConfigError(f"{of} is a number, not {value!r}.")
+    return value
+
+
+def _joined(conditions: Sequence[_Sql]) -> _Sql:
+    return _together(" AND ", conditions) if conditions else _Sql("1 = 1")
+
+
+def _together(word: str, parts: Sequence[_Sql]) -> _Sql:
+    return _Sql(
+        "(" + word.join(part.text for part in parts) + ")", tuple(value for part in parts for value in part.values)
+    )
+
+
+def _in_groups(keys: Sequence[object]) -> Iterator[tuple[tuple[object, ...], str]]:
+    for start in range(0, len(keys), _VARIABLES):
+        group = tuple(keys[start : start + _VARIABLES])
+        yield group, ", ".join("?" * len(group))
+
+
+def _cut(runs: list[Run], limit: int, position: object) -> Page:
+    if len(runs) <= limit:
+        return Page(tuple(runs))
+    assert callable(position)  # noqa: S101 - ours
+    return Page(tuple(runs[:limit]), position(runs[limit - 1]))
+
+
+def _pack(kind: str, *values: object) -> str:
+    plain = [str(value) if isinstance(value, float) and math.isinf(value) else value for value in values]
+    return base64.urlsafe_b64encode(json.dumps([kind, *plain]).encode()).decode().rstrip("=")
+
+
+def _unpack(text: str, kind: str, count: int) -> list[object]:
+    try:
+        found = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        well = isinstance(found, list) and found[0] == kind and len(found) == count + 1
+        if well and kind == "m" and found[1] is not None:
+            float(found[1])
+        if well and kind == "c":
+            well = int(found[1]) >= 0
+    except (ValueError, TypeError, binascii.Error, UnicodeDecodeError, IndexError):
+        well = False
+    if not well:
+        raise ConfigError("This page does not follow from the one before: 'after' is not of this list. Start again.")
+    return list(found[1:])
