@@ -215,7 +215,7 @@ def test_a_page_that_cannot_be_is_refused(full: Store, options: dict[str, object
         full.find(**options)  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.text(alphabet="abcmetrics.latency<>=!~()'\",and or not in is null 0123456789\\%_\x00é", max_size=60))
 def test_any_text_is_understood_or_refused(full: Store, where: str) -> None:
     """Never another error, never a statement of the user's making."""
@@ -229,7 +229,7 @@ def test_any_text_is_understood_or_refused(full: Store, where: str) -> None:
         return
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.text(st.characters(exclude_characters="\x00", codec="utf-8"), max_size=30))
 def test_any_value_can_be_asked_for(full: Store, text: str) -> None:
     """Quotes, wildcards and control characters are values like others."""
