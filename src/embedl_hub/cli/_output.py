@@ -14,7 +14,7 @@ import click
 from embedl_hub.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from embedl_hub.tracking import Store
 
@@ -129,3 +129,17 @@ def as_value(text: str) -> Any:  # noqa: ANN401 - any TOML value
         return tomllib.loads(f"value = {text}")["value"]
     except ValueError:
         return text
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar where somebody is looking; yields what is to be told how many of all are done."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _all: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - most commands never wait
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, whole: bar.update(task, completed=done, total=whole)

@@ -264,7 +264,7 @@ def _carry_out(component: type[Component], model: str, values: dict[str, Any], w
         with working(f"{component.__name__}: {model} on {where}"):
             result = step.run(ctx, subject, **_with_device(component, None if here else chosen), **values)
         assert ctx.client.store is not None  # noqa: S101 - the command line always tracks
-        run = ctx.client.store.run(_run_id(result) or ctx.client.store.runs(limit=1)[0].id)
+        run = ctx.client.store.run(_run_id(result) or ctx.client.store.find(limit=1).runs[0].id)
     if wishes.output is not None:
         copy_result(run, wishes.output)
     if wishes.as_json:

@@ -16,6 +16,7 @@ from embedl_hub.comparison import GateResult as Result
 from embedl_hub.comparison import Verdict, gate, junit_xml
 from embedl_hub.core.component import RunType
 from embedl_hub.errors import ConfigError, HubError, TrackingError, known
+from embedl_hub.tracking import equal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from embedl_hub.core.component import Component
     from embedl_hub.core.device import Device
     from embedl_hub.tracking import Run, Store
-
-_PAGE = 500
 
 
 def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
@@ -96,15 +95,10 @@ def find_baseline(store: Store, word: str, candidate: Run) -> Run:
     name, equals, value = word.partition("=")
     if not equals:
         return store.run(word)
-    before: str | None = None
-    while runs := store.runs(project=candidate.project, status="FINISHED", before=before, limit=_PAGE):
-        for head in runs:
-            if head.id == candidate.id or head.type != candidate.type:
-                continue
-            found = store.run(head.id)
-            if found.tags.get(name) == value:
-                return found
-        before = runs[-1].id
+    same = [equal("project", candidate.project), equal("type", candidate.type), equal("tags", value, name=name)]
+    where = " and ".join((*same, "status = 'FINISHED'", f"not {equal('id', candidate.id)}"))
+    for found in store.find(where, limit=1).runs:
+        return store.run(found.id)
     raise TrackingError(
         f"No finished {candidate.type} run of project {candidate.project!r} has the tag {name}={value}. "
         f"Give one: embedl-hub log tag RUN {name} {value}"

@@ -4,6 +4,7 @@ from embedl_hub.tracking._blobs import hash_file, walk_files
 from embedl_hub.tracking._bundle import Imported, export_bundle, import_bundle
 from embedl_hub.tracking._client import ActiveRun, Client
 from embedl_hub.tracking._collect import Collected, collect
+from embedl_hub.tracking._filter import equal
 from embedl_hub.tracking._find import Page
 from embedl_hub.tracking._home import find_home
 from embedl_hub.tracking._models import (
@@ -18,6 +19,7 @@ from embedl_hub.tracking._models import (
 )
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._store import DeviceSummary, Lineage, ProjectSummary, Store, ValueNames, reindex
+from embedl_hub.tracking._table import write_table
 from embedl_hub.tracking._values import check_name, plain_value
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "ValueNames",
     "check_name",
     "collect",
+    "equal",
     "export_bundle",
     "find_home",
     "hash_file",
@@ -49,4 +52,5 @@ __all__ = [
     "plain_value",
     "reindex",
     "walk_files",
+    "write_table",
 ]

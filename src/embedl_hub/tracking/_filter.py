@@ -273,6 +273,12 @@ class _Parser:
         )
 
 
+def equal(group: str, value: str, *, name: str = "") -> str:
+    """Return the words for a field that equals a text, whatever either holds: ``tags."stage" = 'ci'``."""
+    field, quoted = Field(group, name.replace('"', '""')), value.replace("'", "''")
+    return f"{field} = '{quoted}'"
+
+
 def check_word(what: str, word: str, words: Sequence[str]) -> str:
     """Return a word in the spelling the store keeps, or say which there are."""
     for spelling in words:

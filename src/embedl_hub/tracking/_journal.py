@@ -58,9 +58,9 @@ class Journal:
             raise
         _fork.watch(self)
 
-    def append(self, record: Record) -> None:
-        """Write one record; when this returns, killing the process cannot lose it."""
-        _append(self._fd, encode(record))
+    def append(self, *records: Record) -> None:
+        """Write records, all or none of them; when this returns, killing the process cannot lose them."""
+        _append(self._fd, b"".join(map(encode, records)))
 
     def sync(self) -> None:
         """Bring what was written to the disk itself, if this store is durable."""
