@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.component import CompiledModel, Component, NoProviderError, RunType
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from embedl_hub.core.context import HubContext
 
 
 @dataclass(frozen=True)
 class TensorRTCompiledModel(CompiledModel):
-    """A TensorRT engine; it runs only on the kind of GPU and the version it was built for."""
+    """A TensorRT engine; it runs only on the kind of GPU and the version it was built for.
+
+    Attributes:
+        engine: What it was built for and of: TensorRT's version, GPU, precision, inputs, outputs and their shapes.
+    """
+
+    engine: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TensorRTCompiler(Component):

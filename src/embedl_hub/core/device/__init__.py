@@ -12,6 +12,7 @@ from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner
 from embedl_hub.core.device._spec import DeviceSpec
 from embedl_hub.core.device._ssh import SSHCommandRunner
 from embedl_hub.core.device._ssh_config import SSHConfig
+from embedl_hub.core.device._tensorrt import TensorRTRTXConfig, TrtexecConfig
 
 __all__ = [
     "BOARD_LABEL",
@@ -32,6 +33,8 @@ __all__ = [
     "QAIHubConfig",
     "SSHCommandRunner",
     "SSHConfig",
+    "TensorRTRTXConfig",
+    "TrtexecConfig",
     "device_kind_names",
     "find_device_kind",
     "load_devices",

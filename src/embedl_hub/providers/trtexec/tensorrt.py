@@ -1,0 +1,66 @@
+"""TensorRT on a board, through trtexec."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from embedl_hub.core.compile import TensorRTCompiler
+from embedl_hub.core.component import ProviderType
+from embedl_hub.core.invoke import TensorRTInvoker
+from embedl_hub.core.profile import TensorRTProfiler
+from embedl_hub.tensorrt.packages import needed_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import numpy as np
+
+    from embedl_hub.core.compile import TensorRTCompiledModel
+    from embedl_hub.core.context import HubContext
+    from embedl_hub.core.invoke import TensorRTInvocationResult
+    from embedl_hub.core.profile import TensorRTProfilingResult
+
+_EXTRA = "trtexec"
+_TOOLS = ("onnx", "numpy")
+
+
+@TensorRTCompiler.provider(ProviderType.TRTEXEC, tools=_TOOLS)
+def _compile_tensorrt(
+    ctx: HubContext, onnx_path: Path, *, device: str | None = None, input_shape: tuple[int, ...] | None = None
+) -> TensorRTCompiledModel:
+    """Build the engine on the board, or take the one that is kept there."""
+    with needed_packages(_EXTRA):
+        from embedl_hub.tensorrt.compiling import compile_model  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tensorrt.place import on_board  # noqa: PLC0415
+    with on_board(ctx, device, TensorRTCompiler) as place:
+        return compile_model(ctx, place, onnx_path, input_shape)
+
+
+@TensorRTProfiler.provider(ProviderType.TRTEXEC, tools=_TOOLS)
+def _profile_tensorrt(
+    ctx: HubContext, model: TensorRTCompiledModel, *, device: str | None = None
+) -> TensorRTProfilingResult:
+    """Measure on the board."""
+    with needed_packages(_EXTRA):
+        from embedl_hub.tensorrt.place import on_board  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tensorrt.profiling import profile_model  # noqa: PLC0415
+    with on_board(ctx, device, TensorRTProfiler) as place:
+        return profile_model(ctx, place, model)
+
+
+@TensorRTInvoker.provider(ProviderType.TRTEXEC, tools=_TOOLS)
+def _invoke_tensorrt(
+    ctx: HubContext,
+    model: TensorRTCompiledModel,
+    input_data: Mapping[str, np.ndarray],
+    *,
+    device: str | None = None,
+    use_compiled_names: bool = False,  # noqa: ARG001 - TensorRT keeps the names; there are no others
+) -> TensorRTInvocationResult:
+    """Run on the board."""
+    with needed_packages(_EXTRA):
+        from embedl_hub.tensorrt.invoking import invoke_model  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tensorrt.place import on_board  # noqa: PLC0415
+    with on_board(ctx, device, TensorRTInvoker) as place:
+        return invoke_model(ctx, place, model, input_data)

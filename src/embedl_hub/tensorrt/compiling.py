@@ -1,0 +1,199 @@
+"""Compile: the model made ready here, the engine built by trtexec where it will run, or taken from what is there."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.core.compile import CompileError, TensorRTCompiledModel
+from embedl_hub.errors import TrackingError, TransferError
+from embedl_hub.onnxruntime.model import (
+    fix_input_shape,
+    gather,
+    inputs_of,
+    model_file,
+    name_nodes,
+    outputs_of,
+    read_model,
+    write_model,
+)
+from embedl_hub.onnxruntime.refusal import RefusedError, refusals_as
+from embedl_hub.tensorrt.cache import engine_folder, find_engine, keep_engine, key_of, timing_cache, write_note
+from embedl_hub.tensorrt.formats import parse_layer_info
+from embedl_hub.tensorrt.log import parse_seconds, warnings
+from embedl_hub.tensorrt.options import build_options, check_name
+from embedl_hub.tensorrt.program import call, find_trtexec, gpu_words
+from embedl_hub.tensorrt.shapes import shape_profile
+from embedl_hub.tensorrt.types import model_types, tensor_facts
+from embedl_hub.tracking import LoggedArtifact, hash_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from embedl_hub.core.context import HubContext
+    from embedl_hub.onnxruntime.model import Tensor
+    from embedl_hub.tensorrt.cache import Key
+    from embedl_hub.tensorrt.place import Place
+    from embedl_hub.tensorrt.program import Trtexec
+
+_LOG = logging.getLogger("embedl_hub")
+_ENGINE, _LAYERS, _NOTE = "engine.plan", "layers.json", "note.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model ready to be built.
+
+    Attributes:
+        artifact: Its file or folder.
+        file_name: The ONNX file, or where it is in the folder.
+        model: The model itself.
+    """
+
+    artifact: LoggedArtifact
+    file_name: str
+    model: onnx.ModelProto
+
+
+def prepare(ctx: HubContext, scratch: Path, onnx_path: Path, input_shape: Sequence[int] | None) -> Prepared:
+    """Log a model, fix its shape and name its nodes, so that layers can be led back to them."""
+    source = ctx.client.log_artifact(gather(onnx_path, scratch), name="input")
+    model = read_model(source.local())
+    if input_shape is not None:
+        fix_input_shape(model, input_shape)
+    name_nodes(model)
+    for tensor in (*inputs_of(model), *outputs_of(model)):
+        check_name(tensor.name)
+    path = write_model(model, scratch / f"{onnx_path.stem}.prepared.onnx")
+    if path.is_dir():
+        return Prepared(ctx.client.log_artifact(path, name="prepared"), model_file(path).name, model)
+    artifact = LoggedArtifact("prepared", path.name, path.stat().st_size, hash_file(path), local_path=path)
+    return Prepared(artifact, "", model)
+
+
+def compile_model(
+    ctx: HubContext, place: Place, onnx_path: Path, input_shape: Sequence[int] | None
+) -> TensorRTCompiledModel:
+    """Build an engine at a place."""
+    with refusals_as(CompileError):
+        ctx.client.log_param("$runtime", "tensorrt")
+        prepared = prepare(ctx, place.scratch, onnx_path, input_shape)
+        program = find_trtexec(place)
+        inputs = inputs_of(prepared.model)
+        profile = shape_profile(inputs, place.config)
+        options, meaning = build_options(program.capabilities, place.config, model_types(prepared.model), profile)
+        key = key_of(program, prepared.artifact.sha256, options)
+        facts: dict[str, Any] = {
+            "tensorrt_version": program.capabilities.version_text,
+            "gpu": dict(program.gpu),
+            "precision": meaning,
+            "options": options,
+            "shapes": profile.as_value(),
+            "inputs": _facts(inputs),
+            "outputs": _facts(outputs_of(prepared.model)),
+            "key": key.hexdigest(),
+        }
+        file_name = f"{onnx_path.stem}.engine"
+        artifact = _take_kept(ctx, place, key, file_name)
+        if artifact is None:
+            facts |= _build(ctx, place, program, prepared, options)
+            artifact = _keep(ctx, place, key, file_name, facts)
+    _log_facts(ctx, facts, artifact)
+    return TensorRTCompiledModel.from_current_run(ctx, engine=facts)
+
+
+def _facts(tensors: Sequence[Tensor]) -> list[Any]:
+    return [tensor_facts(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors]
+
+
+def _take_kept(ctx: HubContext, place: Place, key: Key, file_name: str) -> LoggedArtifact | None:
+    """Take an engine that was built before, or record why there is none to take."""
+    if not place.config.use_cache:
+        reason = "use_cache is off"
+    elif not key.is_known:
+        reason = "the machine does not say which GPU it has"
+    else:
+        note = find_engine(place, key)
+        artifact = _bring(ctx, place, key, note, file_name) if note is not None else None
+        if artifact is not None:
+            ctx.client.log_param("cached", value=True)
+            _LOG.info("%s was built before for this GPU and version; taken from %s.", file_name, place.title)
+            return artifact
+        reason = "it was not built before for this model, options, version and GPU"
+    ctx.client.log_param("cached", value=False)
+    ctx.client.log_param("cached_reason", reason)
+    return None
+
+
+def _bring(ctx: HubContext, place: Place, key: Key, note: dict[str, Any], file_name: str) -> LoggedArtifact | None:
+    """Bring a kept engine here, from our own store if it is there; a damaged one is as good as none."""
+    folder = engine_folder(place, key)
+    known = LoggedArtifact("path", file_name, int(note["size_bytes"]), str(note["sha256"]))
+    try:
+        path = ctx.bring_here(known)
+    except TrackingError:
+        path = place.scratch / file_name
+        try:
+            place.get(folder / _ENGINE, path)
+        except TransferError:
+            return None
+    if hash_file(path) != known.sha256:
+        return None
+    layers = place.scratch / f"kept-{_LAYERS}"
+    try:
+        place.get(folder / _LAYERS, layers)
+    except TransferError:
+        return None
+    ctx.client.log_artifact(layers, name="layer_info", file_name=_LAYERS)
+    return ctx.client.log_artifact(path, name="path", file_name=file_name)
+
+
+def _build(
+    ctx: HubContext, place: Place, program: Trtexec, prepared: Prepared, options: Sequence[str]
+) -> dict[str, Any]:
+    """Build the engine into the run's folder there; return what trtexec said about it."""
+    model = place.send(prepared.artifact)
+    model = model / prepared.file_name if prepared.file_name else model
+    words = [f"--onnx={model}", f"--saveEngine={_ENGINE}", f"--exportLayerInfo={_LAYERS}", *options]
+    if program.capabilities.takes("--timingCacheFile"):
+        words.append(f"--timingCacheFile={timing_cache(place, program)}")
+    answer = call(ctx, place, program, "build", words)
+    layers = place.scratch / _LAYERS
+    place.get(place.folder / _LAYERS, layers)
+    ctx.client.log_artifact(layers, name="layer_info")
+    found = parse_layer_info(layers.read_text(encoding="utf-8", errors="replace"))
+    if found and not any(layer.kind for layer in found):
+        _LOG.warning("TensorRT says nothing about the engine's layers but their names; a profile will show less.")
+    seconds = parse_seconds(answer.text, "Engine built")
+    if seconds is not None:
+        ctx.client.log_metric("build_time_s", seconds)
+    return {"device": answer.facts, "warnings": warnings(answer.text)[:50]}
+
+
+def _keep(ctx: HubContext, place: Place, key: Key, file_name: str, facts: dict[str, Any]) -> LoggedArtifact:
+    """Bring the engine here, and keep it there for the next time."""
+    path = place.scratch / file_name
+    place.get(place.folder / _ENGINE, path)
+    if path.stat().st_size == 0:
+        raise RefusedError(f"trtexec on {place.title} wrote an empty engine; is the disk there full?")
+    artifact = ctx.client.log_artifact(path, name="path")
+    if not (place.config.use_cache and key.is_known):
+        return artifact
+    note = {"sha256": artifact.sha256, "size_bytes": artifact.size_bytes, "engine": facts}
+    write_note(place.scratch / _NOTE, note)
+    place.put(place.scratch / _NOTE, _NOTE)
+    keep_engine(place, key, note, place.folder, file_name)
+    return artifact
+
+
+def _log_facts(ctx: HubContext, facts: dict[str, Any], artifact: LoggedArtifact) -> None:
+    client = ctx.client
+    client.log_param("engine", facts)
+    client.log_param("runtime_version", facts["tensorrt_version"])
+    client.log_param("precision", facts["precision"])
+    client.log_param("gpu", gpu_words(facts["gpu"]))
+    client.log_metric("model_size_mb", artifact.size_bytes / 1e6)
