@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence
 
-from embedl_onnxruntime import __version__, board
-from embedl_onnxruntime.errors import BoardError
-
-EXIT_FAILED = 1
+from embedl_device import __version__, board, program
+from embedl_device.errors import BoardError
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command line and return its exit code."""
-    arguments = _parser().parse_args(argv)
-    # The result alone goes to stdout, whatever a library prints there meanwhile.
-    result_stream = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        result = arguments.work(arguments)
-    except BoardError as error:
-        sys.stderr.write("embedl-onnxruntime: error: {}\n".format(error))
-        return EXIT_FAILED
-    except ImportError as error:
-        sys.stderr.write(
-            "embedl-onnxruntime: error: This Python ({}) lacks a package: {}. Install what is needed with: "
-            "{} -m pip install numpy onnxruntime\n".format(sys.executable, error, sys.executable)
-        )
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        sys.stderr.write("embedl-onnxruntime: stopped.\n")
-        return 130
-    with result_stream:
-        json.dump(result, result_stream)
-        result_stream.write("\n")
-    return 0
+    return program.run(_parser(), "numpy onnxruntime", argv)
 
 
 def _compile(arguments: argparse.Namespace) -> Dict[str, Any]:
@@ -66,15 +41,13 @@ def _compile(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 
 def _profile(arguments: argparse.Namespace) -> Dict[str, Any]:
-    from embedl_onnxruntime.measure import Plan
     from embedl_onnxruntime.profile import Request, profile
 
-    plan = Plan(arguments.iterations, arguments.min_seconds, arguments.max_seconds, arguments.max_warmup_seconds)
     return profile(
         Request(
             arguments.model,
             _settings(arguments),
-            plan,
+            program.plan_of(arguments),
             arguments.shape,
             arguments.input_dir,
             arguments.layer_runs,
@@ -85,27 +58,12 @@ def _profile(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 
 def _run_inference(arguments: argparse.Namespace) -> Dict[str, Any]:
-    from embedl_onnxruntime.arrays import load_samples, save_npy, save_npz
-    from embedl_onnxruntime.infer import infer
     from embedl_onnxruntime.session import Model, runtime
 
-    samples = load_samples(arguments.input_dir)
-    if len(samples) > 1 and not arguments.use_npz:
-        raise BoardError("{} samples need one .npz each; use --use-npz.".format(len(samples)))
+    samples = program.check_data(arguments)
     model = Model(arguments.model, _settings(arguments))
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
-    written: List[str] = []
-    shapes: Dict[str, Any] = {}
-    for name, feed in samples:
-        outputs = infer(model, feed)
-        if arguments.use_npz:
-            save_npz(arguments.output_dir / (name + ".npz"), outputs)
-            written.append(name + ".npz")
-        else:
-            save_npy(arguments.output_dir, outputs)
-            written.extend(output + ".npy" for output in outputs)
-        shapes = {key: {"dtype": array.dtype.name, "shape": list(array.shape)} for key, array in outputs.items()}
-    return {"files": written, "outputs": shapes, "providers": model.providers, "runtime_version": runtime().__version__}
+    answer = program.answer_samples(arguments, model, samples)
+    return dict(answer, providers=model.providers, runtime_version=runtime().__version__)
 
 
 def _doctor(_: argparse.Namespace) -> Dict[str, Any]:
@@ -149,24 +107,12 @@ def _parser() -> argparse.ArgumentParser:
     compile_.add_argument("--output", type=Path, required=True, help="the optimised model")
 
     profile = _command(commands, "profile", _profile, "measure latency, memory and layers of a model")
-    profile.add_argument("--input-dir", type=Path, help="data to run on (.npz or .npy); made up when not given")
-    profile.add_argument("--shape", type=_shape, action="append", default=[], metavar="NAME=1,3,224,224")
-    profile.add_argument("--iterations", type=_positive, default=100, help="at least so many samples (%(default)s)")
-    profile.add_argument("--min-seconds", type=float, default=1.0, help="at least so long (%(default)s)")
-    profile.add_argument("--max-seconds", type=float, default=30.0, help="at most so long (%(default)s)")
-    profile.add_argument("--max-warmup-seconds", type=float, default=5.0, help="end of the warm-up (%(default)s)")
-    profile.add_argument("--layer-runs", type=int, default=10, help="profiled runs; 0 for no layers (%(default)s)")
+    program.add_plan(profile)
     profile.add_argument("--require-provider", help="fail if a node runs on another execution provider")
     profile.add_argument("--keep-trace", type=Path, help="where to keep the runtime's own profile file")
 
     infer = _command(commands, "run-inference", _run_inference, "run a model on data")
-    infer.add_argument(
-        "--input-dir", type=Path, required=True, help="a folder of .npz samples, or of one .npy per input"
-    )
-    infer.add_argument("--output-dir", type=Path, required=True, help="where the outputs go")
-    infer.add_argument(
-        "--use-npz", action="store_true", help="write one .npz per sample instead of one .npy per output"
-    )
+    program.add_data(infer)
 
     doctor = commands.add_parser("doctor", help="tell what this board is and has")
     doctor.set_defaults(work=_doctor)
@@ -181,24 +127,6 @@ def _command(commands: Any, name: str, work: Any, help_text: str) -> argparse.Ar
         "--execution-provider", action="append", metavar="NAME", help="in order of preference; CPU if none"
     )
     parser.add_argument("--allow-fallback", action="store_true", help="go on if one of them cannot be used at all")
-    parser.add_argument("--threads", type=_positive, help="threads within an operator")
+    parser.add_argument("--threads", type=program.positive, help="threads within an operator")
     parser.add_argument("--optimization-level", choices=("disable", "basic", "extended", "all"), default="all")
     return parser
-
-
-def _shape(text: str) -> Tuple[str, Tuple[int, ...]]:
-    name, _, sizes = text.rpartition("=")
-    try:
-        shape = tuple(int(size) for size in sizes.split(",")) if sizes else ()
-    except ValueError:
-        shape = ()
-    if not name or not shape or min(shape) < 0:
-        raise argparse.ArgumentTypeError("expected NAME=1,3,224,224, not {!r}".format(text))
-    return name, shape
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1, not {}".format(number))
-    return number

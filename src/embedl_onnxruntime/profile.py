@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-import numpy as np
-
-from embedl_onnxruntime import __version__, board
-from embedl_onnxruntime.arrays import Arrays, load_samples
-from embedl_onnxruntime.errors import BoardError
-from embedl_onnxruntime.measure import Plan, judge, statistics_ms, take_samples
-from embedl_onnxruntime.session import CPU, Model, Settings, check_feed, made_up_feed, runtime
+from embedl_device.arrays import Arrays
+from embedl_device.document import feed_for, measured
+from embedl_device.errors import BoardError
+from embedl_device.measure import Plan
+from embedl_device.program import say
+from embedl_onnxruntime.session import CPU, Model, Settings, runtime
 from embedl_onnxruntime.trace import Layer, Trace, read_trace
 
-FORMAT = 1
+PROGRAM = "embedl-onnxruntime"
 # The runtime keeps at most a million events and drops the rest in silence.
 _MOST_EVENTS = 500_000
 
@@ -49,66 +47,28 @@ class Request(NamedTuple):
 
 def profile(request: Request) -> Dict[str, Any]:
     """Measure a model and return the document."""
-    _say("loading {}".format(request.model))
+    say(PROGRAM, "loading {}".format(request.model))
     start = time.perf_counter_ns()
     model = Model(request.model, request.settings)
     load_us = (time.perf_counter_ns() - start) / 1e3
-    feed, data = _feed(model, request)
+    feed, data = feed_for(model.inputs, request.input_dir, request.shapes)
     placement = model.placement()
     _check_placement(placement, request.require_provider)
-    before = board.state()
-    _say("measuring, at most {:g} s".format(request.plan.max_seconds + request.plan.max_warmup_seconds))
-    samples = take_samples(model.runner(feed), request.plan)
-    after = board.state()
-    memory_mb, memory_method = board.peak_memory()
-    throttling = board.throttling_between(before, after)
-    verdict, reason = judge(samples, throttling, board.unreadable_in(after))
+    document = measured(PROGRAM, model.runner(feed), request.plan, load_us, request.model)
     del model
     layers = _layers(request, feed)
     if placement is None and layers["rows"]:
         placement = _placement_from(layers["rows"])
         _check_placement(placement, request.require_provider)
     ort = runtime()
-    return {
-        "format": FORMAT,
-        "tool": {"name": "embedl-onnxruntime", "version": __version__},
-        "runtime": {"name": "onnxruntime", "version": ort.__version__, "available": ort.get_available_providers()},
-        "model": {"file_name": request.model.name, "size_bytes": request.model.stat().st_size},
-        "settings": dict(request.settings._asdict(), providers=list(request.settings.providers)),
-        "data": data,
-        "latency_ms": statistics_ms(samples.times_us),
-        "load_time_ms": load_us / 1e3,
-        "first_latency_ms": samples.first_us / 1e3,
-        "warmup": len(samples.warmup_us),
-        "iterations": len(samples.times_us),
-        "samples_us": samples.times_us,
-        "warmup_us": samples.warmup_us,
-        "verdict": verdict,
-        "verdict_reason": reason,
-        "peak_memory_mb": memory_mb,
-        "memory_method": memory_method,
-        "layers": layers,
-        "placement": placement,
-        "environment": {"board": board.describe(), "before": before, "after": after},
-        "method": request.plan.method(),
-    }
-
-
-def _say(message: str) -> None:
-    sys.stderr.write("embedl-onnxruntime: {}\n".format(message))
-    sys.stderr.flush()
-
-
-def _feed(model: Model, request: Request) -> Tuple[Arrays, Dict[str, Any]]:
-    if request.input_dir is not None:
-        name, feed = load_samples(request.input_dir)[0]
-        check_feed(model.inputs, feed)
-        source = "given: {}".format(name)
-    else:
-        feed = made_up_feed(model.inputs, dict(request.shapes))
-        source = "made up: normal numbers for floats, ones for the rest"
-    shapes = {name: {"dtype": np.asarray(array).dtype.name, "shape": list(array.shape)} for name, array in feed.items()}
-    return feed, {"source": source, "inputs": shapes}
+    return dict(
+        document,
+        runtime={"name": "onnxruntime", "version": ort.__version__, "available": ort.get_available_providers()},
+        settings=dict(request.settings._asdict(), providers=list(request.settings.providers)),
+        data=data,
+        layers=layers,
+        placement=placement,
+    )
 
 
 def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
@@ -118,7 +78,7 @@ def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
     beside = None if request.keep_trace is None else str(request.keep_trace.parent)
     folder = Path(tempfile.mkdtemp(prefix="embedl-onnxruntime-", dir=beside))
     try:
-        _say("profiling layers over {} runs".format(request.layer_runs))
+        say(PROGRAM, "profiling layers over {} runs".format(request.layer_runs))
         model = Model(request.model, request.settings, profile_prefix=str(folder / "trace"))
         run = model.runner(feed)
         for _ in range(request.layer_runs + 1):

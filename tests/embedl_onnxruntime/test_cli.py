@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import embedl_onnxruntime
-from embedl_onnxruntime.arrays import load_npz, save_npz
+from embedl_device.arrays import load_npz, save_npz
 
 
 def board(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:

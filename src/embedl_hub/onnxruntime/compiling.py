@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel
-from embedl_hub.onnxruntime.arrays import write_npz
-from embedl_hub.onnxruntime.calibration import open_calibration
-from embedl_hub.onnxruntime.model import (
+from embedl_hub.onnxruntime.places import settings
+from embedl_hub.onnxruntime.quantizing import METHODS, Request, number_format, quantize
+from embedl_hub.paths import RemotePath
+from embedl_hub.toolchain.calibration import on_disk, open_calibration
+from embedl_hub.toolchain.model import (
     fix_input_shape,
     gather,
     inputs_of,
@@ -23,19 +22,18 @@ from embedl_hub.onnxruntime.model import (
     read_model,
     write_model,
 )
-from embedl_hub.onnxruntime.program import call, settings
-from embedl_hub.onnxruntime.quantizing import METHODS, Request, number_format, quantize
-from embedl_hub.onnxruntime.refusal import RefusedError, refusals_as
-from embedl_hub.paths import RemotePath
+from embedl_hub.toolchain.program import call
+from embedl_hub.toolchain.refusal import RefusedError, refusals_as
 from embedl_hub.tracking import LoggedArtifact, hash_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from embedl_hub.core.compile import CalibrationData
     from embedl_hub.core.context import HubContext
-    from embedl_hub.onnxruntime.model import Tensor
-    from embedl_hub.onnxruntime.place import Place
+    from embedl_hub.core.device import ONNXRuntimeConfig
+    from embedl_hub.toolchain.model import Tensor
+    from embedl_hub.toolchain.place import Place
 
 
 _LOG = logging.getLogger("embedl_hub")
@@ -53,7 +51,9 @@ class Wishes:
     quantize_io: bool = False
 
 
-def compile_model(ctx: HubContext, place: Place, onnx_path: Path, wishes: Wishes) -> ONNXRuntimeCompiledModel:
+def compile_model(
+    ctx: HubContext, place: Place[ONNXRuntimeConfig], onnx_path: Path, wishes: Wishes
+) -> ONNXRuntimeCompiledModel:
     """Compile a model for a place."""
     with refusals_as(CompileError):
         source = ctx.client.log_artifact(gather(onnx_path, place.scratch), name="input")
@@ -82,13 +82,13 @@ def compile_model(ctx: HubContext, place: Place, onnx_path: Path, wishes: Wishes
 
 
 def _quantise(
-    ctx: HubContext, place: Place, prepared: Path, inputs: Sequence[Tensor], wishes: Wishes
+    ctx: HubContext, place: Place[ONNXRuntimeConfig], prepared: Path, inputs: Sequence[Tensor], wishes: Wishes
 ) -> tuple[Path, dict[str, Any]]:
     """Return the INT8 model and how its integers stand for numbers."""
     method = wishes.calibration_method or METHODS[0]
     if method not in METHODS:
         raise RefusedError(f"calibration_method is one of {', '.join(METHODS)}, not {method!r}.")
-    data = _on_disk(wishes, place.scratch)
+    data = on_disk(wishes.calibration_data, place.scratch)
     samples = open_calibration(data, inputs)
     ctx.client.log_param("calibration_samples", samples.count)
     # Asked before the long part: a board without a runtime says so now.
@@ -127,17 +127,9 @@ def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:
         ctx.client.log_metric("calibration_cosine", min(output["cosine"] for output in drift))
 
 
-def _on_disk(wishes: Wishes, scratch: Path) -> Path:
-    """Return the path of the calibration data; arrays of this process are written down for the other one."""
-    data = wishes.calibration_data
-    if not isinstance(data, Mapping):
-        return Path(data or "").expanduser()
-    path = scratch / "calibration.npz"
-    write_npz(path, {name: np.asarray(array) for name, array in data.items()})
-    return path
-
-
-def _optimise(ctx: HubContext, place: Place, prepared: Path, name: str) -> tuple[dict[str, Any], Path]:
+def _optimise(
+    ctx: HubContext, place: Place[ONNXRuntimeConfig], prepared: Path, name: str
+) -> tuple[dict[str, Any], Path]:
     # A folder (weights beside a large model) is known by its listing, which logging makes; a file is not worth keeping.
     artifact = ctx.client.log_artifact(prepared, name="prepared") if prepared.is_dir() else _unlogged(prepared)
     there = place.send(artifact)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.onnxruntime.model import nodes_of
+from embedl_hub.toolchain.model import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

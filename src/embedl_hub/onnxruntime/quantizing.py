@@ -19,16 +19,16 @@ import numpy as np
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.core.invoke import compare_outputs
 from embedl_hub.errors import CommandError
-from embedl_hub.onnxruntime.calibration import open_calibration
-from embedl_hub.onnxruntime.model import inputs_of, model_file, nodes_of, read_graph, read_model, write_model
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.calibration import open_calibration
+from embedl_hub.toolchain.model import inputs_of, model_file, nodes_of, read_graph, read_model, write_model
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import onnx
 
-    from embedl_hub.onnxruntime.calibration import CalibrationSet, Sample
+    from embedl_hub.toolchain.calibration import CalibrationSet, Sample
 
 METHODS = ("minmax", "entropy", "percentile")
 _MARK = "quantizing: error: "

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError, TensorRTCompiledModel
 from embedl_hub.errors import TrackingError, TransferError
-from embedl_hub.onnxruntime.model import (
+from embedl_hub.tensorrt.cache import engine_folder, find_engine, keep_engine, key_of, timing_cache, write_note
+from embedl_hub.tensorrt.formats import parse_layer_info
+from embedl_hub.tensorrt.log import parse_seconds, warnings
+from embedl_hub.tensorrt.options import build_options, check_name
+from embedl_hub.tensorrt.program import call, find_trtexec, gpu_words
+from embedl_hub.tensorrt.shapes import shape_profile
+from embedl_hub.tensorrt.types import model_types, tensor_facts
+from embedl_hub.toolchain.model import (
     fix_input_shape,
     gather,
     inputs_of,
@@ -18,14 +25,7 @@ from embedl_hub.onnxruntime.model import (
     read_model,
     write_model,
 )
-from embedl_hub.onnxruntime.refusal import RefusedError, refusals_as
-from embedl_hub.tensorrt.cache import engine_folder, find_engine, keep_engine, key_of, timing_cache, write_note
-from embedl_hub.tensorrt.formats import parse_layer_info
-from embedl_hub.tensorrt.log import parse_seconds, warnings
-from embedl_hub.tensorrt.options import build_options, check_name
-from embedl_hub.tensorrt.program import call, find_trtexec, gpu_words
-from embedl_hub.tensorrt.shapes import shape_profile
-from embedl_hub.tensorrt.types import model_types, tensor_facts
+from embedl_hub.toolchain.refusal import RefusedError, refusals_as
 from embedl_hub.tracking import LoggedArtifact, hash_file
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     import onnx
 
     from embedl_hub.core.context import HubContext
-    from embedl_hub.onnxruntime.model import Tensor
     from embedl_hub.tensorrt.cache import Key
     from embedl_hub.tensorrt.place import Place
     from embedl_hub.tensorrt.program import Trtexec
+    from embedl_hub.toolchain.model import Tensor
 
 _LOG = logging.getLogger("embedl_hub")
 _ENGINE, _LAYERS, _NOTE = "engine.plan", "layers.json", "note.json"

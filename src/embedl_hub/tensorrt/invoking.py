@@ -12,16 +12,15 @@ import numpy as np
 
 from embedl_hub.core.invoke import InvokeError, TensorRTInvocationResult
 from embedl_hub.errors import TransferError, known
-from embedl_hub.onnxruntime.arrays import write_npz
-from embedl_hub.onnxruntime.invoking import log_input_data
-from embedl_hub.onnxruntime.model import Tensor, check_data
-from embedl_hub.onnxruntime.refusal import RefusedError, refusals_as
 from embedl_hub.tensorrt.formats import parse_outputs
 from embedl_hub.tensorrt.log import parse_raw_files
 from embedl_hub.tensorrt.options import check_name, invoke_options, place_options, quoted, shape_words
 from embedl_hub.tensorrt.program import call, find_trtexec
 from embedl_hub.tensorrt.shapes import ShapeProfile, shapes_of
 from embedl_hub.tensorrt.types import as_engine_array, engine_dtype, numpy_name
+from embedl_hub.toolchain.answers import log_input_data, log_output
+from embedl_hub.toolchain.model import Tensor, check_data
+from embedl_hub.toolchain.refusal import RefusedError, refusals_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,9 +53,7 @@ def invoke_model(
         parts = [invoker.run(number, batch, profile) for number, batch in enumerate(_batches(inputs, data))]
         output = _joined(parts)
     ctx.client.log_param("runtime_version", program.capabilities.version_text)
-    path = ctx.artifact_dir / "output.npz"
-    write_npz(path, output)
-    ctx.client.log_artifact(path, name="output_file")
+    log_output(ctx, output)
     return TensorRTInvocationResult.from_current_run(ctx, output=output)
 
 

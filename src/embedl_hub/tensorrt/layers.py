@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.onnxruntime.model import nodes_of
 from embedl_hub.tensorrt.formats import LayerInfo
+from embedl_hub.toolchain.model import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import platformdirs
@@ -13,9 +11,11 @@ import platformdirs
 from embedl_hub.core.device import LocalCommandRunner, ProviderConfig, TrtexecConfig
 from embedl_hub.errors import ConfigError
 from embedl_hub.paths import RemotePath
+from embedl_hub.toolchain.place import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.device import AnyPath, CommandRunner, Device
@@ -173,7 +173,7 @@ def this_machine(ctx: HubContext, device: str | None, component: type[object]) -
                 "a board with TensorRT is of type 'trtexec'."
             )
         config, notes = found.get_provider_config(ProviderConfig, component), ctx.notes(device)
-    with _scratch() as scratch:
+    with scratch_folder() as scratch:
         yield Here(ctx, config if isinstance(config, TrtexecConfig) else TrtexecConfig(), scratch, notes)
 
 
@@ -182,11 +182,5 @@ def on_board(ctx: HubContext, device: str | None, component: type[object]) -> It
     """Yield a board as a place."""
     found = ctx.find_device(device or "")
     config = found.get_provider_config(TrtexecConfig, component) or TrtexecConfig()
-    with _scratch() as scratch:
+    with scratch_folder() as scratch:
         yield OnBoard(ctx, found, config, scratch)
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="edgeproof-trt-") as name:
-        yield Path(name)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.profile import ProfileError, TensorRTProfilingResult
 from embedl_hub.errors import CommandError, TransferError
-from embedl_hub.onnxruntime.model import name_nodes, read_graph
-from embedl_hub.onnxruntime.profiling import log_metrics
-from embedl_hub.onnxruntime.refusal import RefusedError, refusals_as
 from embedl_hub.tensorrt.formats import parse_layer_info, parse_profile, parse_times
 from embedl_hub.tensorrt.layers import join_layers, uncovered
 from embedl_hub.tensorrt.log import parse_memory_mib, parse_seconds, parse_statistics, parse_warmups, warnings
@@ -17,6 +13,9 @@ from embedl_hub.tensorrt.options import measure_options, place_options, shape_wo
 from embedl_hub.tensorrt.program import call, find_trtexec
 from embedl_hub.tensorrt.shapes import ShapeProfile
 from embedl_hub.tensorrt.verdict import PERCENTILE_RULE, judge, statistics
+from embedl_hub.toolchain.model import name_nodes, read_graph
+from embedl_hub.toolchain.profiles import log_document
+from embedl_hub.toolchain.refusal import RefusedError, refusals_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,10 +69,7 @@ def profile_model(ctx: HubContext, place: Place, model: TensorRTCompiledModel) -
         source = _source(ctx, model)
         document["layers"] = _layers(ctx, place, document, source)
         document["source"] = _source_facts(document["layers"]["rows"], source)
-    path = ctx.artifact_dir / "profile.json"
-    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    ctx.client.log_artifact(path, name="output_file")
-    log_metrics(ctx, document)
+    log_document(ctx, document)
     return TensorRTProfilingResult.from_current_run(ctx)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.core.device import TrtexecConfig
 from embedl_hub.errors import CommandError
-from embedl_hub.onnxruntime.refusal import RefusedError
 from embedl_hub.tensorrt.log import (
     Capabilities,
     errors,
@@ -18,6 +17,7 @@ from embedl_hub.tensorrt.log import (
     unknown_options,
 )
 from embedl_hub.tensorrt.options import check_version
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

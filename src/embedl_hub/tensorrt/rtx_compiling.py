@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.compile import CompileError, TensorRTCompiledModel
 from embedl_hub.errors import NoProviderError
-from embedl_hub.onnxruntime.model import inputs_of, outputs_of
-from embedl_hub.onnxruntime.refusal import refusals_as
 from embedl_hub.tensorrt.compiling import prepare
 from embedl_hub.tensorrt.rtx import Request, build, is_installed
 from embedl_hub.tensorrt.shapes import shape_profile
 from embedl_hub.tensorrt.types import tensor_facts
+from embedl_hub.toolchain.model import inputs_of, outputs_of
+from embedl_hub.toolchain.place import scratch_folder
+from embedl_hub.toolchain.refusal import refusals_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.device import TensorRTRTXConfig
@@ -30,8 +30,7 @@ def compile_model(
         raise NoProviderError(
             "TensorRT-RTX is not installed for this Python. Install it with: pip install 'edgeproof-hub[tensorrt-rtx]'"
         )
-    with refusals_as(CompileError), tempfile.TemporaryDirectory(prefix="edgeproof-rtx-") as name:
-        scratch = Path(name)
+    with refusals_as(CompileError), scratch_folder() as scratch:
         ctx.client.log_param("$runtime", "tensorrt_rtx")
         prepared = prepare(ctx, scratch, onnx_path, input_shape)
         model = prepared.artifact.to_local(ctx).local()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import known
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from embedl_hub.core.device import TensorRTRTXConfig, TrtexecConfig
-    from embedl_hub.onnxruntime.model import Tensor
+    from embedl_hub.toolchain.model import Tensor
 
 
 @dataclass(frozen=True)

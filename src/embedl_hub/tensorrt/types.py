@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from onnx import TensorProto
 
-from embedl_hub.onnxruntime.model import nodes_of
 from embedl_hub.tensorrt.options import ModelTypes
+from embedl_hub.toolchain.model import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

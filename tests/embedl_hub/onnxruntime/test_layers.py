@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from support.models import residual_net, save, weights
 
 from embedl_hub.onnxruntime.layers import map_layers
-from embedl_hub.onnxruntime.model import name_nodes
 from embedl_hub.onnxruntime.profiling import compute_unit
+from embedl_hub.toolchain.model import name_nodes
 
 
 def run_layers(source: onnx.ModelProto, folder: Path, feed: dict[str, Any], level: str) -> tuple[list[Any], Any]:

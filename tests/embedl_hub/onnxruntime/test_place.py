@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from embedl_hub.core.device._ssh_connection import SSHConnection
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler
 from embedl_hub.errors import ConfigError, NoProviderError
-from embedl_hub.onnxruntime.place import packed_program
+from embedl_hub.onnxruntime.places import RUNTIME
 from embedl_hub.testing import temporary_context
+from embedl_hub.toolchain.place import packed_program
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +65,8 @@ def test_the_program_is_carried_to_a_board_without_it(
 
 def test_the_carried_program_is_one_small_file_that_never_changes() -> None:
     """Equal sources give equal bytes, so that a board gets it once."""
-    packed = packed_program()
-    assert packed == packed_program()
+    packed = packed_program(RUNTIME)
+    assert packed == packed_program(RUNTIME)
     assert len(packed) < 100_000
     assert "embedl_onnxruntime/cli.py" in zipfile.ZipFile(io.BytesIO(packed)).namelist()
 
@@ -144,8 +146,9 @@ def test_a_missing_package_gives_the_line_to_type(model: Path, tmp_path: Path) -
 
 def test_a_missing_program_gives_the_line_to_type(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when only the device program is not there."""
-    monkeypatch.setattr("embedl_hub.onnxruntime.place.PROGRAM", "no_such_module")
+    lost = dataclasses.replace(RUNTIME, module="no_such_module")
+    monkeypatch.setattr("embedl_hub.onnxruntime.places.RUNTIME", lost)
     with temporary_context() as ctx, pytest.raises(NoProviderError, match=r"pip install 'edgeproof-hub\[onnxruntime\]"):
         ONNXRuntimeCompiler().run(ctx, model)
-    with pytest.raises(NoProviderError, match="pip install edgeproof-device"):
-        packed_program()
+    with pytest.raises(NoProviderError, match="pip install 'edgeproof-device"):
+        packed_program(lost)

@@ -14,7 +14,7 @@ import pytest
 from support.models import residual_net, save
 
 from embedl_hub.onnxruntime.quantizing import NumberFormat, Request, number_format
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.refusal import RefusedError
 
 MEASURED = """\
 import sys

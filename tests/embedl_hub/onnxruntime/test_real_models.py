@@ -14,7 +14,7 @@ from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.device import Device, SSHCommandRunner
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler
-from embedl_hub.onnxruntime.model import inputs_of, read_graph
+from embedl_hub.toolchain.model import inputs_of, read_graph
 
 # What INT8 may cost; measured 0.9988 and better, the rest is headroom.
 LEAST_COSINE = 0.99

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from support import samples_trtexec as samples
 
-from embedl_hub.onnxruntime.refusal import RefusedError
 from embedl_hub.tensorrt.formats import (
     LayerProfile,
     Query,
@@ -32,6 +31,7 @@ from embedl_hub.tensorrt.log import (
     unknown_options,
     warnings,
 )
+from embedl_hub.toolchain.refusal import RefusedError
 
 FUZZED = 10_000
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedl_device import measure
 from embedl_hub.tensorrt.profiling import throttling
 from embedl_hub.tensorrt.verdict import judge, statistics
-from embedl_onnxruntime import measure
 
 TIMES = st.lists(st.floats(1, 1e6), min_size=1, max_size=150)
 

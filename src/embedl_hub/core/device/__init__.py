@@ -4,8 +4,11 @@ from embedl_hub.core.device._board import BOARD_LABEL, Board
 from embedl_hub.core.device._config import ProviderConfig
 from embedl_hub.core.device._device import Device
 from embedl_hub.core.device._devices_file import DEVICES_FILE, load_devices, make_device, read_devices
+from embedl_hub.core.device._here import LocalConfig
 from embedl_hub.core.device._kind import DeviceKind, device_kind_names, find_device_kind, register_device_kind
+from embedl_hub.core.device._litert import EmbedlLiteRTConfig, LiteRTConfig
 from embedl_hub.core.device._local import LocalCommandRunner
+from embedl_hub.core.device._measuring import MeasuringConfig
 from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
 from embedl_hub.core.device._qai_hub import QAIHubConfig
 from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner, Lease, LeasingRunner
@@ -24,10 +27,14 @@ __all__ = [
     "Device",
     "DeviceKind",
     "DeviceSpec",
+    "EmbedlLiteRTConfig",
     "EmbedlONNXRuntimeConfig",
     "Lease",
     "LeasingRunner",
+    "LiteRTConfig",
     "LocalCommandRunner",
+    "LocalConfig",
+    "MeasuringConfig",
     "ONNXRuntimeConfig",
     "ProviderConfig",
     "QAIHubConfig",

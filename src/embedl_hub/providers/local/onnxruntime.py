@@ -8,7 +8,7 @@ from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.component import ProviderType
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler
-from embedl_hub.onnxruntime.refusal import needed_packages
+from embedl_hub.toolchain.refusal import needed_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,9 +37,9 @@ def _compile_onnxruntime(
     quantize_io: bool = False,
 ) -> ONNXRuntimeCompiledModel:
     """Quantise and optimise here."""
-    with needed_packages():
+    with needed_packages("ONNX Runtime models", "onnxruntime"):
         from embedl_hub.onnxruntime.compiling import Wishes, compile_model  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.place import this_machine  # noqa: PLC0415
+        from embedl_hub.onnxruntime.places import this_machine  # noqa: PLC0415
     wishes = Wishes(input_shape, calibration_data, calibration_method, per_channel, quantize_io)
     with this_machine(ctx, device, ONNXRuntimeCompiler) as place:
         return compile_model(ctx, place, onnx_path, wishes)
@@ -55,8 +55,8 @@ def _profile_onnxruntime(
     input_data: Mapping[str, np.ndarray] | None = None,
 ) -> ONNXRuntimeProfilingResult:
     """Measure here; a process of its own does it."""
-    with needed_packages():
-        from embedl_hub.onnxruntime.place import this_machine  # noqa: PLC0415 - vendor packages on use
+    with needed_packages("ONNX Runtime models", "onnxruntime"):
+        from embedl_hub.onnxruntime.places import this_machine  # noqa: PLC0415 - vendor packages on use
         from embedl_hub.onnxruntime.profiling import profile_model  # noqa: PLC0415
     with this_machine(ctx, device, ONNXRuntimeProfiler) as place:
         return profile_model(ctx, place, model, require_provider=require_provider, input_data=input_data)
@@ -72,8 +72,8 @@ def _invoke_onnxruntime(
     use_compiled_names: bool = False,
 ) -> ONNXRuntimeInvocationResult:
     """Run here; a crash of the runtime is an error, not the end of this process."""
-    with needed_packages():
+    with needed_packages("ONNX Runtime models", "onnxruntime"):
         from embedl_hub.onnxruntime.invoking import invoke_model  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.place import this_machine  # noqa: PLC0415
+        from embedl_hub.onnxruntime.places import this_machine  # noqa: PLC0415
     with this_machine(ctx, device, ONNXRuntimeInvoker) as place:
         return invoke_model(ctx, place, model, input_data, use_compiled_names=use_compiled_names)

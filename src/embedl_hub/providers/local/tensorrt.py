@@ -8,7 +8,7 @@ from embedl_hub.core.compile import TensorRTCompiler
 from embedl_hub.core.component import ProviderType
 from embedl_hub.core.invoke import TensorRTInvoker
 from embedl_hub.core.profile import TensorRTProfiler
-from embedl_hub.tensorrt.packages import needed_packages
+from embedl_hub.toolchain.refusal import needed_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ def _compile_tensorrt(
     ctx: HubContext, onnx_path: Path, *, device: str | None = None, input_shape: tuple[int, ...] | None = None
 ) -> TensorRTCompiledModel:
     """Build the engine here, or take the one that is kept here."""
-    with needed_packages(_EXTRA):
+    with needed_packages("TensorRT models", _EXTRA):
         from embedl_hub.tensorrt.compiling import compile_model  # noqa: PLC0415 - vendor packages on use
         from embedl_hub.tensorrt.place import this_machine  # noqa: PLC0415
     with this_machine(ctx, device, TensorRTCompiler) as place:
@@ -42,7 +42,7 @@ def _profile_tensorrt(
     ctx: HubContext, model: TensorRTCompiledModel, *, device: str | None = None
 ) -> TensorRTProfilingResult:
     """Measure here."""
-    with needed_packages(_EXTRA):
+    with needed_packages("TensorRT models", _EXTRA):
         from embedl_hub.tensorrt.place import this_machine  # noqa: PLC0415 - vendor packages on use
         from embedl_hub.tensorrt.profiling import profile_model  # noqa: PLC0415
     with this_machine(ctx, device, TensorRTProfiler) as place:
@@ -59,7 +59,7 @@ def _invoke_tensorrt(
     use_compiled_names: bool = False,  # noqa: ARG001 - TensorRT keeps the names; there are no others
 ) -> TensorRTInvocationResult:
     """Run here."""
-    with needed_packages(_EXTRA):
+    with needed_packages("TensorRT models", _EXTRA):
         from embedl_hub.tensorrt.invoking import invoke_model  # noqa: PLC0415 - vendor packages on use
         from embedl_hub.tensorrt.place import this_machine  # noqa: PLC0415
     with this_machine(ctx, device, TensorRTInvoker) as place:

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedl_hub.onnxruntime.arrays import write_npz
-from embedl_hub.onnxruntime.calibration import open_calibration
-from embedl_hub.onnxruntime.model import check_data, inputs_of
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.calibration import on_disk, open_calibration
+from embedl_hub.toolchain.model import check_data, inputs_of
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnx
 
     from embedl_hub.core.compile import CalibrationData
-    from embedl_hub.onnxruntime.model import Tensor
+    from embedl_hub.toolchain.model import Tensor
 
 Entries = dict[str, list[np.ndarray]]
 
 
 def calibration_entries(data: CalibrationData, inputs: Sequence[Tensor], scratch: Path) -> Entries:
     """Return calibration data as lists of batches; the vendor's client wants them all at once."""
-    if isinstance(data, Mapping):
-        path = scratch / "calibration.npz"
-        write_npz(path, {name: np.asarray(array) for name, array in data.items()})
-    else:
-        path = Path(data)
+    path = on_disk(data, scratch)
     entries: Entries = {tensor.name: [] for tensor in inputs}
     for batch in open_calibration(path, inputs).batches():
         for name, array in batch.items():

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel, ONNXRuntimeCompiler
 from embedl_hub.core.component import ProviderType
-from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvoker
+from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvocationResult, ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler, ProfileError
-from embedl_hub.onnxruntime.refusal import RefusedError, needed_packages, refusals_as
 from embedl_hub.providers.qai_hub.service import TOOLS, Service
+from embedl_hub.toolchain.refusal import RefusedError, needed_packages, refusals_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
     from embedl_hub.core.compile import CalibrationData
     from embedl_hub.core.context import HubContext
-    from embedl_hub.core.invoke import ONNXRuntimeInvocationResult
     from embedl_hub.core.profile import ONNXRuntimeProfilingResult
-    from embedl_hub.onnxruntime.model import Tensor
+    from embedl_hub.toolchain.model import Tensor
 
 _RANGES = {None: "", "minmax": "--range_scheme min_max"}
 
@@ -41,9 +40,9 @@ def _compile_onnxruntime(
     quantize_io: bool = False,
 ) -> ONNXRuntimeCompiledModel:
     """Compile in the cloud; with calibration data a quantize job comes first, by the vendor's own scheme."""
-    with needed_packages():
-        from embedl_hub.onnxruntime import model as models  # noqa: PLC0415 - vendor packages on use
+    with needed_packages("ONNX Runtime models", "onnxruntime"):
         from embedl_hub.providers.qai_hub import files  # noqa: PLC0415
+        from embedl_hub.toolchain import model as models  # noqa: PLC0415 - vendor packages on use
     with refusals_as(CompileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         scratch = Path(name)
         if per_channel or calibration_method not in _RANGES:
@@ -94,7 +93,7 @@ def _profile_onnxruntime(
     input_data: Mapping[str, np.ndarray] | None = None,
 ) -> ONNXRuntimeProfilingResult:
     """Profile in the cloud; ``require_provider`` is proven by the compute units the vendor reports."""
-    with needed_packages():
+    with needed_packages("ONNX Runtime models", "onnxruntime"):
         from embedl_hub.providers.qai_hub import files, report  # noqa: PLC0415 - vendor packages on use
     with refusals_as(ProfileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         packed, graph = _packed(ctx, model, Path(name))
@@ -122,14 +121,14 @@ def _invoke_onnxruntime(
     use_compiled_names: bool = False,
 ) -> ONNXRuntimeInvocationResult:
     """Run in the cloud; one entry per batch."""
-    with needed_packages():
-        from embedl_hub.onnxruntime import invoking  # noqa: PLC0415 - vendor packages on use
+    with needed_packages("ONNX Runtime models", "onnxruntime"):
         from embedl_hub.providers.qai_hub import files  # noqa: PLC0415
+        from embedl_hub.toolchain import answers  # noqa: PLC0415 - vendor packages on use
     with refusals_as(InvokeError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         packed, graph = _packed(ctx, model, Path(name))
-        named = invoking.compiled_names(input_data, {} if use_compiled_names else model.input_name_mapping)
+        named = answers.compiled_names(input_data, {} if use_compiled_names else model.input_name_mapping)
         entries = files.data_entries(named, graph)
-        invoking.log_input_data(ctx, input_data)
+        answers.log_input_data(ctx, input_data)
         service = Service(ctx, device, ONNXRuntimeInvoker, InvokeError)
         job = service.infer(
             service.upload_model(packed), service.upload_data(entries), service.config.inference_options
@@ -138,13 +137,14 @@ def _invoke_onnxruntime(
         if not answer:
             raise service.empty(job, "output data")
         joined = files.joined(answer)
-        output = invoking.original_names(joined, {} if use_compiled_names else model.output_name_mapping)
-    return invoking.log_output(ctx, output)
+        output = answers.original_names(joined, {} if use_compiled_names else model.output_name_mapping)
+    answers.log_output(ctx, output)
+    return ONNXRuntimeInvocationResult.from_current_run(ctx, output=output)
 
 
 def _packed(ctx: HubContext, model: ONNXRuntimeCompiledModel, scratch: Path) -> tuple[Path, onnx.ModelProto]:
     """Return a compiled model as one file for the cloud, and its graph."""
-    from embedl_hub.onnxruntime import model as models  # noqa: PLC0415 - vendor packages on use
+    from embedl_hub.toolchain import model as models  # noqa: PLC0415 - vendor packages on use
 
     ctx.client.log_artifact(model.path, name="input", ctx=ctx)
     ctx.client.log_param("$runtime", "onnx")

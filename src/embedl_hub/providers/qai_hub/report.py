@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.profile import ONNXRuntimeProfilingResult
 from embedl_hub.onnxruntime.layers import map_layers
-from embedl_hub.onnxruntime.model import name_nodes
-from embedl_hub.onnxruntime.profiling import compute_unit, log_metrics
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.onnxruntime.profiling import compute_unit
+from embedl_hub.toolchain.model import name_nodes
+from embedl_hub.toolchain.profiles import log_metrics
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

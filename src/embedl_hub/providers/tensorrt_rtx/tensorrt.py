@@ -8,7 +8,7 @@ from embedl_hub.core.compile import TensorRTCompiler
 from embedl_hub.core.device import TensorRTRTXConfig
 from embedl_hub.core.invoke import InvokeError, TensorRTInvoker
 from embedl_hub.core.profile import ProfileError, TensorRTProfiler
-from embedl_hub.tensorrt.packages import needed_packages
+from embedl_hub.toolchain.refusal import needed_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ def _compile_tensorrt(
     ctx: HubContext, onnx_path: Path, *, device: str | None = None, input_shape: tuple[int, ...] | None = None
 ) -> TensorRTCompiledModel:
     """Build an engine for the device's generation of GPUs."""
-    with needed_packages("tensorrt-rtx"):
+    with needed_packages("TensorRT models", "tensorrt-rtx"):
         from embedl_hub.tensorrt.rtx_compiling import compile_model  # noqa: PLC0415 - vendor packages on use
     config = ctx.find_device(device or "").get_provider_config(TensorRTRTXConfig, TensorRTCompiler)
     return compile_model(ctx, config or TensorRTRTXConfig(), onnx_path, input_shape)

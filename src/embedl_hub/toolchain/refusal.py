@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from embedl_hub.errors import ComponentError
 
-INSTALL = "pip install 'edgeproof-hub[onnxruntime]'"
-
 
 class RefusedError(Exception):
     """The model, the data or the board is not what it should be; the text is for the user."""
@@ -29,12 +27,12 @@ def refusals_as(error_class: type[ComponentError]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def needed_packages() -> Iterator[None]:
+def needed_packages(what: str, extra: str) -> Iterator[None]:
     """Import inside this block; a package that is missing becomes one line to type."""
     try:
         yield
     except ImportError as error:
         raise NoProviderError(
-            f"ONNX Runtime models need the Python package {error.name!r} on this machine, which cannot be imported "
-            f"({error}). Install it with: {INSTALL}"
+            f"{what} need the Python package {error.name!r} on this machine, which cannot be imported "
+            f"({error}). Install it with: pip install 'edgeproof-hub[{extra}]'"
         ) from error

@@ -8,7 +8,7 @@ from typing import Dict, List, Tuple
 
 import numpy as np
 
-from embedl_onnxruntime.errors import BoardError
+from embedl_device.errors import BoardError
 
 Arrays = Dict[str, np.ndarray]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from embedl_onnxruntime.measure import Plan, Samples, judge, median_interval, percentile, statistics_ms, take_samples
+from embedl_device.measure import Plan, Samples, judge, median_interval, percentile, statistics_ms, take_samples
 
 
 class Clock:

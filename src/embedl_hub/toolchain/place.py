@@ -11,12 +11,12 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from embedl_hub.core.device import EmbedlONNXRuntimeConfig, LocalCommandRunner, ONNXRuntimeConfig
+from embedl_hub.core.device import LocalCommandRunner, MeasuringConfig
 from embedl_hub.errors import ConfigError, NoProviderError
-from embedl_hub.onnxruntime.refusal import INSTALL, RefusedError
 from embedl_hub.paths import RemotePath
+from embedl_hub.toolchain.refusal import RefusedError
 from embedl_hub.tracking import LoggedArtifact, hash_file
 
 if TYPE_CHECKING:
@@ -24,25 +24,33 @@ if TYPE_CHECKING:
 
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.device import AnyPath, CommandRunner, Device
+    from embedl_hub.toolchain.runtime import Runtime
 
-PROGRAM = "embedl_onnxruntime"
-_CARRIED = "onnxruntime program carried"
+# What every device program is made of besides its own package.
+_SHARED = "embedl_device"
+
+Config_co = TypeVar("Config_co", bound=MeasuringConfig, covariant=True)
 
 
-class Place(Protocol):
-    """A machine with the device program on it.
+class Place(Protocol[Config_co]):
+    """A machine with a device program on it.
 
     Attributes:
         title: What messages call it.
+        runtime: What runs models there.
         runner: Runs commands there.
-        config: How ONNX Runtime is to run.
         scratch: A folder on this machine that is gone afterwards.
     """
 
     title: str
+    runtime: Runtime
     runner: CommandRunner
-    config: ONNXRuntimeConfig
     scratch: Path
+
+    @property
+    def config(self) -> Config_co:
+        """How the runtime is to run."""
+        ...
 
     @property
     def architecture(self) -> str:
@@ -75,18 +83,24 @@ class Place(Protocol):
         ...
 
 
-class Here:
+class Here(Generic[Config_co]):
     """This machine: nothing moves, the program is this Python's own."""
 
     title = "this machine"
 
-    def __init__(self, ctx: HubContext, config: ONNXRuntimeConfig, scratch: Path) -> None:
+    def __init__(self, ctx: HubContext, runtime: Runtime, config: Config_co, scratch: Path) -> None:
         self._ctx = ctx
+        self.runtime = runtime
         self.runner: CommandRunner = LocalCommandRunner()
-        self.config = config
+        self._config = config
         self.scratch = scratch
         self._folder = scratch / "there"
         self._folder.mkdir()
+
+    @property
+    def config(self) -> Config_co:
+        """How the runtime is to run."""
+        return self._config
 
     @property
     def architecture(self) -> str:
@@ -100,11 +114,12 @@ class Here:
 
     def program(self) -> list[str]:
         """Return this Python with the program's module, which must be installed beside the hub."""
-        if importlib.util.find_spec(PROGRAM) is None:
+        module = self.runtime.module
+        if importlib.util.find_spec(module) is None:
             raise NoProviderError(
-                f"The device program {PROGRAM} is not installed for this Python. Install it with: {INSTALL}"
+                f"The device program {module} is not installed for this Python. Install it with: {self.runtime.install}"
             )
-        return [sys.executable, "-m", PROGRAM]
+        return [sys.executable, "-m", module]
 
     def carry_program(self) -> bool:
         """Nothing to carry."""
@@ -126,10 +141,10 @@ class Here:
         shutil.move(Path(remote), local)
 
 
-class OnBoard:
+class OnBoard(Generic[Config_co]):
     """A board: models go into its content store once, results come back from the run's own folder."""
 
-    def __init__(self, ctx: HubContext, device: Device, config: EmbedlONNXRuntimeConfig, scratch: Path) -> None:
+    def __init__(self, ctx: HubContext, device: Device, runtime: Runtime, config: Config_co, scratch: Path) -> None:
         if device.runner is None:
             raise ConfigError(
                 f"Device {device.name!r} is of type {device.provider_type!r} and needs a runner, for example "
@@ -137,11 +152,17 @@ class OnBoard:
             )
         self._ctx = ctx
         self._device = device
-        self._board_config = config
+        self._config = config
+        self._carried = f"{runtime.command} carried"
         self.title = f"device {device.name!r}"
+        self.runtime = runtime
         self.runner = device.runner
-        self.config: ONNXRuntimeConfig = config
         self.scratch = scratch
+
+    @property
+    def config(self) -> Config_co:
+        """How the runtime is to run."""
+        return self._config
 
     @property
     def architecture(self) -> str:
@@ -161,20 +182,20 @@ class OnBoard:
 
     def program(self) -> list[str]:
         """Return the configured program, or Python with the one that was carried there."""
-        carried = self._ctx.notes(self._device.name).get(_CARRIED)
+        carried = self._ctx.notes(self._device.name).get(self._carried)
         if isinstance(carried, RemotePath):
-            return [self._board_config.python_path, str(carried)]
-        return [self._board_config.embedl_onnxruntime_path]
+            return [str(getattr(self._config, "python_path", "python3")), str(carried)]
+        return [str(getattr(self._config, self.runtime.path_field))]
 
     def carry_program(self) -> bool:
         """Send the program through the board's content store, once per context."""
         notes = self._ctx.notes(self._device.name)
-        if _CARRIED in notes:
+        if self._carried in notes:
             return False
-        path = self.scratch / "embedl-onnxruntime.pyz"
-        path.write_bytes(packed_program())
+        path = self.scratch / f"{self.runtime.command}.pyz"
+        path.write_bytes(packed_program(self.runtime))
         artifact = LoggedArtifact("program", path.name, path.stat().st_size, hash_file(path), local_path=path)
-        notes[_CARRIED] = self._ctx.send_to(artifact, self._device.name)
+        notes[self._carried] = self._ctx.send_to(artifact, self._device.name)
         return True
 
     def send(self, artifact: LoggedArtifact) -> AnyPath:
@@ -192,52 +213,48 @@ class OnBoard:
         self.runner.get(remote, local)
 
 
-@contextlib.contextmanager
-def this_machine(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place]:
-    """Yield this machine as a place; a device gives settings only."""
-    config = None
-    if device is not None:
-        found = ctx.find_device(device)
-        if found.runner is not None and not isinstance(found.runner, LocalCommandRunner):
-            raise ConfigError(
-                f"Device {device!r} is of type 'local' but is reached by {found.runner!r}; "
-                "a board is of type 'embedl_onnxruntime'."
-            )
-        config = found.get_provider_config(ONNXRuntimeConfig, component)
-    with _scratch() as scratch:
-        yield Here(ctx, config or ONNXRuntimeConfig(), scratch)
+def local_config(
+    ctx: HubContext, device: str | None, wanted: type[Config_co], component: type[object]
+) -> Config_co | None:
+    """Return the settings of a device that is this machine; such a device gives settings only."""
+    if device is None:
+        return None
+    found = ctx.find_device(device)
+    if found.runner is not None and not isinstance(found.runner, LocalCommandRunner):
+        raise ConfigError(
+            f"Device {device!r} is of type 'local' but is reached by {found.runner!r}; "
+            "a board is of type 'embedl_onnxruntime' or 'embedl_litert'."
+        )
+    return found.get_provider_config(wanted, component)
 
 
 @contextlib.contextmanager
-def on_board(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place]:
-    """Yield a board as a place."""
-    found = ctx.find_device(device or "")
-    config = found.get_provider_config(EmbedlONNXRuntimeConfig, component) or EmbedlONNXRuntimeConfig()
-    with _scratch() as scratch:
-        yield OnBoard(ctx, found, config, scratch)
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="edgeproof-ort-") as name:
+def scratch_folder() -> Iterator[Path]:
+    """Yield a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="edgeproof-") as name:
         yield Path(name)
 
 
-def packed_program() -> bytes:
-    """Return the device program as one file that any Python runs; equal sources give equal bytes."""
-    spec = importlib.util.find_spec(PROGRAM)
-    if spec is None or not spec.submodule_search_locations:
-        raise NoProviderError(
-            f"The board has no embedl-onnxruntime, and there is none here to carry over. Install it on the board with: "
-            f"pip install edgeproof-device; or here with: {INSTALL}"
-        )
+def packed_program(runtime: Runtime) -> bytes:
+    """Return a device program as one file that any Python runs; equal sources give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        start = f"import sys\nfrom {PROGRAM}.cli import main\nsys.exit(main())\n"
+        start = f"import sys\nfrom {runtime.module}.cli import main\nsys.exit(main())\n"
         archive.writestr(_entry("__main__.py"), start)
-        for path in sorted(Path(spec.submodule_search_locations[0]).glob("*.py")):
-            archive.writestr(_entry(f"{PROGRAM}/{path.name}"), path.read_bytes())
+        for package in (_SHARED, runtime.module):
+            for path in sorted(_package_folder(package, runtime).glob("*.py")):
+                archive.writestr(_entry(f"{package}/{path.name}"), path.read_bytes())
     return buffer.getvalue()
+
+
+def _package_folder(package: str, runtime: Runtime) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise NoProviderError(
+            f"The board has no {runtime.command}, and there is none here to carry over. Install it on the board with: "
+            f"pip install 'edgeproof-device[{runtime.extra_of_program}]'; or here with: {runtime.install}"
+        )
+    return Path(spec.submodule_search_locations[0])
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

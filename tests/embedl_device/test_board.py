@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embedl_onnxruntime import board
+from embedl_device import board
 
 
 @pytest.fixture

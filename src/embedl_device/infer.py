@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import List, Optional, Protocol
 
 import numpy as np
 
-from embedl_onnxruntime.arrays import Arrays
-from embedl_onnxruntime.errors import BoardError
-from embedl_onnxruntime.session import Model, check_feed
+from embedl_device.arrays import Arrays
+from embedl_device.errors import BoardError
+from embedl_device.tensors import Tensor, check_feed
+
+
+class Model(Protocol):
+    """A loaded model, whatever runs it."""
+
+    @property
+    def inputs(self) -> List[Tensor]:
+        """Its inputs."""
+        ...
+
+    def run(self, feed: Arrays) -> Arrays:
+        """Run it once."""
+        ...
 
 
 def infer(model: Model, feed: Arrays) -> Arrays:

@@ -1,4 +1,4 @@
-"""The device program's command line: arguments there, one JSON object back, every ending in words."""
+"""A device program's command line: arguments there, one JSON object back, every ending in words."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.errors import CommandError
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from embedl_hub.core.device import AnyPath, ONNXRuntimeConfig
-    from embedl_hub.onnxruntime.place import Place
+    from embedl_hub.core.device import AnyPath, MeasuringConfig
+    from embedl_hub.toolchain.place import Place
 
 _NOT_FOUND = 127
 _FAILED = 1
-_MARK = "embedl-onnxruntime: error: "
 
 
-def call(place: Place, command: str, arguments: Sequence[AnyPath]) -> dict[str, Any]:
+def call(place: Place[MeasuringConfig], command: str, arguments: Sequence[AnyPath]) -> dict[str, Any]:
     """Run one command of the device program and return its answer.
 
     A board without the program gets it; a failure is told in the program's own words.
@@ -37,23 +36,20 @@ def call(place: Place, command: str, arguments: Sequence[AnyPath]) -> dict[str, 
     return _answer(place, command, result)
 
 
-def settings(config: ONNXRuntimeConfig) -> list[str]:
-    """Return the arguments that every command with a model takes."""
-    words = [word for name in config.execution_providers for word in ("--execution-provider", name)]
-    if config.allow_fallback:
-        words.append("--allow-fallback")
-    if config.threads is not None:
-        words += ["--threads", str(config.threads)]
-    if config.optimization_level != "all":
-        words += ["--optimization-level", config.optimization_level]
-    return words
+def plan_arguments(config: MeasuringConfig) -> list[str]:
+    """Return how much a profile command is to measure."""
+    return [
+        "--iterations", str(config.iterations), "--min-seconds", str(config.min_seconds),
+        "--max-seconds", str(config.max_seconds), "--max-warmup-seconds", str(config.max_warmup_seconds),
+        "--layer-runs", str(config.layer_runs),
+    ]  # fmt: skip
 
 
-def _run(place: Place, argv: Sequence[AnyPath]) -> str:
+def _run(place: Place[MeasuringConfig], argv: Sequence[AnyPath]) -> str:
     return place.runner.run(argv, hide=True, timeout_s=place.config.timeout_s).stdout
 
 
-def _answer(place: Place, command: str, stdout: str) -> dict[str, Any]:
+def _answer(place: Place[MeasuringConfig], command: str, stdout: str) -> dict[str, Any]:
     last = next((line for line in reversed(stdout.splitlines()) if line.strip()), "")
     try:
         answer = json.loads(last)
@@ -67,19 +63,19 @@ def _answer(place: Place, command: str, stdout: str) -> dict[str, Any]:
     return answer
 
 
-def _ending(place: Place, command: str, error: CommandError) -> str:
-    own_words = [line[len(_MARK) :] for line in error.stderr.splitlines() if line.startswith(_MARK)]
+def _ending(place: Place[MeasuringConfig], command: str, error: CommandError) -> str:
+    mark = f"{place.runtime.command}: error: "
+    own_words = [line.removeprefix(mark) for line in error.stderr.splitlines() if line.startswith(mark)]
     if error.exit_code == _FAILED and own_words:
         return f"{own_words[-1]} ({command} on {place.title})"
     if error.exit_code == _NOT_FOUND:
         return (
-            f"{place.title.capitalize()} has no {error.argv[0]!r}. Install Python 3.8 or newer with numpy and "
-            "onnxruntime there, or say where they are: EmbedlONNXRuntimeConfig(python_path=...). "
+            f"{place.title.capitalize()} has no {error.argv[0]!r}. Install Python 3.8 or newer with "
+            f"{place.runtime.packages} there, or say where they are: {place.runtime.board_config}(python_path=...). "
             f"It said: {error.stderr.strip()[-300:] or 'nothing'}"
         )
     if error.exit_code is not None and error.exit_code > 128:
         return (
-            f"ONNX Runtime crashed during {command} on {place.title}: {error}\n"
-            "Another execution provider, a lower optimization_level or another version of onnxruntime may do."
+            f"{place.runtime.title} crashed during {command} on {place.title}: {error}\n{place.runtime.after_a_crash}"
         )
     return f"The device program failed during {command} on {place.title}: {error}"

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from embedl_hub.errors import known
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.arrays import write_npz
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
-    from embedl_hub.onnxruntime.model import Tensor
+    from embedl_hub.core.compile import CalibrationData
+    from embedl_hub.toolchain.model import Tensor
 
 Sample = dict[str, np.ndarray]
 
@@ -101,6 +104,15 @@ class CalibrationSet:
                     _check_finite(sample, number, group)
                     number += 1
                     yield sample
+
+
+def on_disk(data: CalibrationData | None, scratch: Path) -> Path:
+    """Return the path of calibration data; arrays of this process are written down."""
+    if not isinstance(data, Mapping):
+        return Path(data or "").expanduser()
+    path = scratch / "calibration.npz"
+    write_npz(path, {name: np.asarray(array) for name, array in data.items()})
+    return path
 
 
 def open_calibration(path: Path, inputs: Sequence[Tensor]) -> CalibrationSet:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from support.models import images
 
-from embedl_hub.onnxruntime.arrays import write_npz
-from embedl_hub.onnxruntime.calibration import open_calibration
-from embedl_hub.onnxruntime.model import Tensor
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.arrays import write_npz
+from embedl_hub.toolchain.calibration import open_calibration
+from embedl_hub.toolchain.model import Tensor
+from embedl_hub.toolchain.refusal import RefusedError
 
 PICTURE = Tensor("x", "float32", (1, 3, 16, 16))
 FREE = Tensor("x", "float32", ("n", 3, 16, 16))
@@ -112,8 +112,8 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     del array
     code = (
         "import resource, sys\nfrom pathlib import Path\n"
-        "from embedl_hub.onnxruntime.calibration import open_calibration\n"
-        "from embedl_hub.onnxruntime.model import Tensor\n"
+        "from embedl_hub.toolchain.calibration import open_calibration\n"
+        "from embedl_hub.toolchain.model import Tensor\n"
         "found = open_calibration(Path(sys.argv[1]), [Tensor('x', 'float32', (1, 1000, 1000))])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "count = sum(1 for _ in found.batches())\n"

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import external_data_helper, helper
 
 from embedl_hub.errors import known
-from embedl_hub.onnxruntime.refusal import RefusedError
+from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

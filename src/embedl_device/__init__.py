@@ -1,0 +1,6 @@
+"""What the programs on a board share: measuring, judging, the board's state, arrays in files, the command line's shape.
+
+Knows no runtime: numpy and the standard library, Python 3.8 and newer.
+"""
+
+__version__ = "0.1.0"

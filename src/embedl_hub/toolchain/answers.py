@@ -1,0 +1,53 @@
+"""Invoking as every toolchain does it: data under the right names, kept with the run, outputs kept as one file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from embedl_hub.errors import known
+from embedl_hub.toolchain.arrays import write_npz
+from embedl_hub.toolchain.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from embedl_hub.core.context import HubContext
+
+
+def log_input_data(ctx: HubContext, data: Mapping[str, np.ndarray]) -> None:
+    """Keep the data with the run, so that another model can be held against its answers later."""
+    path = ctx.artifact_dir / "input_data.npz"
+    write_npz(path, data)
+    ctx.client.log_artifact(path, name="input_data")
+
+
+def log_output(ctx: HubContext, output: Mapping[str, np.ndarray]) -> None:
+    """Keep the outputs as one file."""
+    path = ctx.artifact_dir / "output.npz"
+    write_npz(path, output)
+    ctx.client.log_artifact(path, name="output_file")
+
+
+def compiled_names(data: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return the data under the compiled names; original and compiled ones are taken."""
+    now = set(mapping.values())
+    named: dict[str, np.ndarray] = {}
+    for name, array in data.items():
+        if mapping and name not in mapping and name not in now:
+            raise RefusedError(
+                f"{name!r} is no input of the model. Its inputs were called {known(mapping)}, the compiler made "
+                f"{known(now)} of them."
+            )
+        target = mapping.get(name, name)
+        if target in named:
+            raise RefusedError(f"Input {target!r} is given twice, under its original and its compiled name.")
+        named[target] = np.asarray(array)
+    return named
+
+
+def original_names(output: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return the outputs under their original names."""
+    back = {now: before for before, now in mapping.items()}
+    return {back.get(name, name): array for name, array in output.items()}
