@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.errors import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from embedl_hub.paths import RemotePath
@@ -35,17 +35,17 @@ touch -- . && cat note.json
 """
 
 # $1 cache, $2 key, $3 folder with engine.plan, layers.json and note.json, $4 folder of contents or nothing, $5 the
-# engine's hash, $6 its name, $7 cap in KiB. A key that is there stays; contents are linked, so nothing is sent back.
+# engine's hash, $6 its name, $7 cap in KiB. What was kept under that key is replaced; contents are linked, so that
+# nothing has to be sent back.
 _KEEP = """\
 mkdir -p -m 700 -- "$1/engines" || exit 1
-if [ ! -d "$1/engines/$2" ]; then
-  part="$1/engines/.$2.$$"
-  rm -rf -- "$part" && mkdir -- "$part" || exit 1
-  for name in engine.plan layers.json note.json; do
-    if [ -e "$3/$name" ]; then ln -- "$3/$name" "$part/$name" 2>/dev/null || cp -- "$3/$name" "$part/$name"; fi
-  done
-  mv -T -- "$part" "$1/engines/$2" 2>/dev/null || mv -- "$part" "$1/engines/$2" || rm -rf -- "$part"
-fi
+part="$1/engines/.$2.$$"
+rm -rf -- "$part" && mkdir -- "$part" || exit 1
+for name in engine.plan layers.json note.json; do
+  if [ -e "$3/$name" ]; then ln -- "$3/$name" "$part/$name" 2>/dev/null || cp -- "$3/$name" "$part/$name"; fi
+done
+rm -rf -- "$1/engines/$2"
+mv -- "$part" "$1/engines/$2" || exit 1
 if [ -n "$4" ]; then
   mkdir -p -- "$4/$5" && { ln -- "$1/engines/$2/engine.plan" "$4/$5/$6" 2>/dev/null || true; }
 fi
@@ -66,14 +66,14 @@ class Key:
     """What decides an engine.
 
     Attributes:
-        model: The content of the model that is built.
-        options: What trtexec is told, without the names of files.
+        model: The content of the model, as the user gave it.
+        options: What was asked for.
         version: TensorRT's, with the build's number.
         gpu: What the machine says about its GPU.
     """
 
     model: str
-    options: tuple[str, ...]
+    options: Mapping[str, Any]
     version: str
     gpu: Mapping[str, str]
 
@@ -84,14 +84,16 @@ class Key:
 
     def hexdigest(self) -> str:
         """Return the key's hash."""
-        return _digest({"model": self.model, "options": self.options, "version": self.version, "gpu": dict(self.gpu)})
+        return _digest(
+            {"model": self.model, "options": dict(self.options), "version": self.version, "gpu": dict(self.gpu)}
+        )
 
 
-def key_of(program: Trtexec, model: str, options: Sequence[str]) -> Key:
+def key_of(program: Trtexec, model: str, options: Mapping[str, Any]) -> Key:
     """Return the key of an engine that is to be built."""
     capabilities = program.capabilities
     version = f"{capabilities.version_text} b{capabilities.build}"
-    return Key(model, tuple(options), version, program.gpu)
+    return Key(model, options, version, program.gpu)
 
 
 def find_engine(place: Place, key: Key) -> dict[str, Any] | None:

@@ -35,13 +35,20 @@ if TYPE_CHECKING:
     import onnx
 
     from embedl_hub.core.context import HubContext
+    from embedl_hub.core.device import TrtexecConfig
     from embedl_hub.tensorrt.cache import Key
     from embedl_hub.tensorrt.place import Place
-    from embedl_hub.tensorrt.program import Trtexec
+    from embedl_hub.tensorrt.program import Answer, Trtexec
     from embedl_hub.toolchain.model import Tensor
 
 _LOG = logging.getLogger("embedl_hub")
 _ENGINE, _LAYERS, _NOTE = "engine.plan", "layers.json", "note.json"
+# The settings that decide what an engine becomes.
+_DECIDING = (
+    "precision", "tf32", "gpu", "min_shapes", "opt_shapes", "max_shapes", "workspace_mib", "cli_args",
+)  # fmt: skip
+# What is done to a model before it is built; a change here makes other engines of the same model.
+_PREPARATION = "fixed shape, named nodes, detailed layers; 1"
 
 
 @dataclass(frozen=True)
@@ -59,16 +66,20 @@ class Prepared:
     model: onnx.ModelProto
 
 
-def prepare(ctx: HubContext, scratch: Path, onnx_path: Path, input_shape: Sequence[int] | None) -> Prepared:
-    """Log a model, fix its shape and name its nodes, so that layers can be led back to them."""
-    source = ctx.client.log_artifact(gather(onnx_path, scratch), name="input")
+def log_source(ctx: HubContext, scratch: Path, onnx_path: Path) -> LoggedArtifact:
+    """Log the model as the user gave it, with its weights."""
+    return ctx.client.log_artifact(gather(onnx_path, scratch), name="input")
+
+
+def prepare(ctx: HubContext, scratch: Path, source: LoggedArtifact, input_shape: Sequence[int] | None) -> Prepared:
+    """Fix a model's shape and name its nodes, so that layers can be led back to them."""
     model = read_model(source.local())
     if input_shape is not None:
         fix_input_shape(model, input_shape)
     name_nodes(model)
     for tensor in (*inputs_of(model), *outputs_of(model)):
         check_name(tensor.name)
-    path = write_model(model, scratch / f"{onnx_path.stem}.prepared.onnx")
+    path = write_model(model, scratch / "prepared.onnx")
     if path.is_dir():
         return Prepared(ctx.client.log_artifact(path, name="prepared"), model_file(path).name, model)
     artifact = LoggedArtifact("prepared", path.name, path.stat().st_size, hash_file(path), local_path=path)
@@ -78,39 +89,32 @@ def prepare(ctx: HubContext, scratch: Path, onnx_path: Path, input_shape: Sequen
 def compile_model(
     ctx: HubContext, place: Place, onnx_path: Path, input_shape: Sequence[int] | None
 ) -> TensorRTCompiledModel:
-    """Build an engine at a place."""
+    """Build an engine at a place, or take the one that is kept there."""
     with refusals_as(CompileError):
         ctx.client.log_param("$runtime", "tensorrt")
-        prepared = prepare(ctx, place.scratch, onnx_path, input_shape)
+        source = log_source(ctx, place.scratch, onnx_path)
         program = find_trtexec(place)
-        inputs = inputs_of(prepared.model)
-        profile = shape_profile(inputs, place.config)
-        options, meaning = build_options(program.capabilities, place.config, model_types(prepared.model), profile)
-        key = key_of(program, prepared.artifact.sha256, options)
-        facts: dict[str, Any] = {
-            "tensorrt_version": program.capabilities.version_text,
-            "gpu": dict(program.gpu),
-            "precision": meaning,
-            "options": options,
-            "shapes": profile.as_value(),
-            "inputs": _facts(inputs),
-            "outputs": _facts(outputs_of(prepared.model)),
-            "key": key.hexdigest(),
-        }
+        key = key_of(program, source.sha256, _wishes(place.config, input_shape))
         file_name = f"{onnx_path.stem}.engine"
-        artifact = _take_kept(ctx, place, key, file_name)
-        if artifact is None:
-            facts |= _build(ctx, place, program, prepared, options)
-            artifact = _keep(ctx, place, key, file_name, facts)
+        taken = _take_kept(ctx, place, key, file_name)
+        artifact, facts = taken or _build(
+            ctx, place, program, key, file_name, prepare(ctx, place.scratch, source, input_shape)
+        )
     _log_facts(ctx, facts, artifact)
     return TensorRTCompiledModel.from_current_run(ctx, engine=facts)
+
+
+def _wishes(config: TrtexecConfig, input_shape: Sequence[int] | None) -> dict[str, Any]:
+    """Return what decides an engine besides the model, the version and the GPU."""
+    wishes = {name: getattr(config, name) for name in _DECIDING}
+    return {**wishes, "input_shape": input_shape, "preparation": _PREPARATION}
 
 
 def _facts(tensors: Sequence[Tensor]) -> list[Any]:
     return [tensor_facts(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors]
 
 
-def _take_kept(ctx: HubContext, place: Place, key: Key, file_name: str) -> LoggedArtifact | None:
+def _take_kept(ctx: HubContext, place: Place, key: Key, file_name: str) -> tuple[LoggedArtifact, dict[str, Any]] | None:
     """Take an engine that was built before, or record why there is none to take."""
     if not place.config.use_cache:
         reason = "use_cache is off"
@@ -119,10 +123,10 @@ def _take_kept(ctx: HubContext, place: Place, key: Key, file_name: str) -> Logge
     else:
         note = find_engine(place, key)
         artifact = _bring(ctx, place, key, note, file_name) if note is not None else None
-        if artifact is not None:
+        if note is not None and artifact is not None:
             ctx.client.log_param("cached", value=True)
             _LOG.info("%s was built before for this GPU and version; taken from %s.", file_name, place.title)
-            return artifact
+            return artifact, dict(note["engine"])
         reason = "it was not built before for this model, options, version and GPU"
     ctx.client.log_param("cached", value=False)
     ctx.client.log_param("cached_reason", reason)
@@ -133,19 +137,16 @@ def _bring(ctx: HubContext, place: Place, key: Key, note: dict[str, Any], file_n
     """Bring a kept engine here, from our own store if it is there; a damaged one is as good as none."""
     folder = engine_folder(place, key)
     known = LoggedArtifact("path", file_name, int(note["size_bytes"]), str(note["sha256"]))
-    try:
-        path = ctx.bring_here(known)
-    except TrackingError:
-        path = place.scratch / file_name
-        try:
-            place.get(folder / _ENGINE, path)
-        except TransferError:
-            return None
-    if hash_file(path) != known.sha256:
-        return None
     layers = place.scratch / f"kept-{_LAYERS}"
     try:
         place.get(folder / _LAYERS, layers)
+        try:
+            path = ctx.bring_here(known)
+        except TrackingError:
+            path = place.scratch / file_name
+            place.get(folder / _ENGINE, path)
+            if hash_file(path) != known.sha256:
+                return None
     except TransferError:
         return None
     ctx.client.log_artifact(layers, name="layer_info", file_name=_LAYERS)
@@ -153,15 +154,12 @@ def _bring(ctx: HubContext, place: Place, key: Key, note: dict[str, Any], file_n
 
 
 def _build(
-    ctx: HubContext, place: Place, program: Trtexec, prepared: Prepared, options: Sequence[str]
-) -> dict[str, Any]:
-    """Build the engine into the run's folder there; return what trtexec said about it."""
-    model = place.send(prepared.artifact)
-    model = model / prepared.file_name if prepared.file_name else model
-    words = [f"--onnx={model}", f"--saveEngine={_ENGINE}", f"--exportLayerInfo={_LAYERS}", *options]
-    if program.capabilities.takes("--timingCacheFile"):
-        words.append(f"--timingCacheFile={timing_cache(place, program)}")
-    answer = call(ctx, place, program, "build", words)
+    ctx: HubContext, place: Place, program: Trtexec, key: Key, file_name: str, prepared: Prepared
+) -> tuple[LoggedArtifact, dict[str, Any]]:
+    """Build the engine there, bring it here and keep it there; return it with what is known about it."""
+    profile = shape_profile(inputs_of(prepared.model), place.config)
+    options, meaning = build_options(program.capabilities, place.config, model_types(prepared.model), profile)
+    answer = _call(ctx, place, program, prepared, options)
     layers = place.scratch / _LAYERS
     place.get(place.folder / _LAYERS, layers)
     ctx.client.log_artifact(layers, name="layer_info")
@@ -171,7 +169,28 @@ def _build(
     seconds = parse_seconds(answer.text, "Engine built")
     if seconds is not None:
         ctx.client.log_metric("build_time_s", seconds)
-    return {"device": answer.facts, "warnings": warnings(answer.text)[:50]}
+    facts: dict[str, Any] = {
+        "tensorrt_version": program.capabilities.version_text,
+        "gpu": dict(program.gpu),
+        "precision": meaning,
+        "options": options,
+        "shapes": profile.as_value(),
+        "inputs": _facts(inputs_of(prepared.model)),
+        "outputs": _facts(outputs_of(prepared.model)),
+        "key": key.hexdigest(),
+        "device": answer.facts,
+        "warnings": warnings(answer.text)[:50],
+    }
+    return _keep(ctx, place, key, file_name, facts), facts
+
+
+def _call(ctx: HubContext, place: Place, program: Trtexec, prepared: Prepared, options: Sequence[str]) -> Answer:
+    model = place.send(prepared.artifact)
+    model = model / prepared.file_name if prepared.file_name else model
+    words = [f"--onnx={model}", f"--saveEngine={_ENGINE}", f"--exportLayerInfo={_LAYERS}", *options]
+    if program.capabilities.takes("--timingCacheFile"):
+        words.append(f"--timingCacheFile={timing_cache(place, program)}")
+    return call(ctx, place, program, "build", words)
 
 
 def _keep(ctx: HubContext, place: Place, key: Key, file_name: str, facts: dict[str, Any]) -> LoggedArtifact:
@@ -181,12 +200,11 @@ def _keep(ctx: HubContext, place: Place, key: Key, file_name: str, facts: dict[s
     if path.stat().st_size == 0:
         raise RefusedError(f"trtexec on {place.title} wrote an empty engine; is the disk there full?")
     artifact = ctx.client.log_artifact(path, name="path")
-    if not (place.config.use_cache and key.is_known):
-        return artifact
-    note = {"sha256": artifact.sha256, "size_bytes": artifact.size_bytes, "engine": facts}
-    write_note(place.scratch / _NOTE, note)
-    place.put(place.scratch / _NOTE, _NOTE)
-    keep_engine(place, key, note, place.folder, file_name)
+    if place.config.use_cache and key.is_known:
+        note = {"sha256": artifact.sha256, "size_bytes": artifact.size_bytes, "engine": facts}
+        write_note(place.scratch / _NOTE, note)
+        place.put(place.scratch / _NOTE, _NOTE)
+        keep_engine(place, key, note, place.folder, file_name)
     return artifact
 
 

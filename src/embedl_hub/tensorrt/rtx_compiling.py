@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.core.compile import CompileError, TensorRTCompiledModel
 from embedl_hub.errors import NoProviderError
-from embedl_hub.tensorrt.compiling import prepare
+from embedl_hub.tensorrt.compiling import log_source, prepare
 from embedl_hub.tensorrt.rtx import Request, build, is_installed
 from embedl_hub.tensorrt.shapes import shape_profile
 from embedl_hub.tensorrt.types import tensor_facts
@@ -32,7 +32,7 @@ def compile_model(
         )
     with refusals_as(CompileError), scratch_folder() as scratch:
         ctx.client.log_param("$runtime", "tensorrt_rtx")
-        prepared = prepare(ctx, scratch, onnx_path, input_shape)
+        prepared = prepare(ctx, scratch, log_source(ctx, scratch, onnx_path), input_shape)
         model = prepared.artifact.to_local(ctx).local()
         model = model / prepared.file_name if prepared.file_name else model
         profile = shape_profile(inputs_of(prepared.model), config)

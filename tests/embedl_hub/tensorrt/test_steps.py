@@ -323,6 +323,9 @@ def test_a_damaged_engine_is_built_again(make_here: Any, model: Path, tmp_path: 
         again = TensorRTCompiler().run(ctx, model)
         assert last_run(ctx).params["cached"].value is False
     assert again.path.sha256 == compiled.path.sha256
+    with temporary_context([device]) as ctx:
+        TensorRTCompiler().run(ctx, model)
+        assert last_run(ctx).params["cached"].value is True
 
 
 def test_engines_are_trimmed_to_the_boards_limit(make_here: Any, tmp_path: Path) -> None:
