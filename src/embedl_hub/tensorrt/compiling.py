@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.device import TrtexecConfig
+    from embedl_hub.paths import RemotePath
     from embedl_hub.tensorrt.cache import Key
+    from embedl_hub.tensorrt.formats import LayerInfo
     from embedl_hub.tensorrt.place import Place
     from embedl_hub.tensorrt.program import Answer, Trtexec
     from embedl_hub.toolchain.model import Tensor
@@ -137,19 +139,15 @@ def _bring(ctx: HubContext, place: Place, key: Key, note: dict[str, Any], file_n
     """Bring a kept engine here, from our own store if it is there; a damaged one is as good as none."""
     folder = engine_folder(place, key)
     known = LoggedArtifact("path", file_name, int(note["size_bytes"]), str(note["sha256"]))
-    layers = place.scratch / f"kept-{_LAYERS}"
     try:
-        place.get(folder / _LAYERS, layers)
-        try:
-            path = ctx.bring_here(known)
-        except TrackingError:
-            path = place.scratch / file_name
-            place.get(folder / _ENGINE, path)
-            if hash_file(path) != known.sha256:
-                return None
-    except TransferError:
-        return None
-    ctx.client.log_artifact(layers, name="layer_info", file_name=_LAYERS)
+        path = ctx.bring_here(known)
+    except TrackingError:
+        path = place.scratch / file_name
+        if not _got(place, folder / _ENGINE, path) or hash_file(path) != known.sha256:
+            return None
+    layers = place.scratch / f"kept-{_LAYERS}"
+    if _got(place, folder / _LAYERS, layers):
+        ctx.client.log_artifact(layers, name="layer_info", file_name=_LAYERS)
     return ctx.client.log_artifact(path, name="path", file_name=file_name)
 
 
@@ -160,12 +158,7 @@ def _build(
     profile = shape_profile(inputs_of(prepared.model), place.config)
     options, meaning = build_options(program.capabilities, place.config, model_types(prepared.model), profile)
     answer = _call(ctx, place, program, prepared, options)
-    layers = place.scratch / _LAYERS
-    place.get(place.folder / _LAYERS, layers)
-    ctx.client.log_artifact(layers, name="layer_info")
-    found = parse_layer_info(layers.read_text(encoding="utf-8", errors="replace"))
-    if found and not any(layer.kind for layer in found):
-        _LOG.warning("TensorRT says nothing about the engine's layers but their names; a profile will show less.")
+    _log_layers(ctx, place)
     seconds = parse_seconds(answer.text, "Engine built")
     if seconds is not None:
         ctx.client.log_metric("build_time_s", seconds)
@@ -184,6 +177,26 @@ def _build(
     return _keep(ctx, place, key, file_name, facts), facts
 
 
+def _log_layers(ctx: HubContext, place: Place) -> None:
+    """Keep what the engine says of its layers, if it says anything; not every kind of engine does."""
+    layers = place.scratch / _LAYERS
+    found: tuple[LayerInfo, ...] = ()
+    if _got(place, place.folder / _LAYERS, layers):
+        ctx.client.log_artifact(layers, name="layer_info")
+        found = parse_layer_info(layers.read_text(encoding="utf-8", errors="replace"))
+    if not any(layer.kind for layer in found):
+        _LOG.warning("TensorRT says nothing about the engine's layers but their names; a profile will show less.")
+
+
+def _got(place: Place, there: RemotePath, here: Path) -> bool:
+    """Bring a file here; tell whether there was one."""
+    try:
+        place.get(there, here)
+    except TransferError:
+        return False
+    return True
+
+
 def _call(ctx: HubContext, place: Place, program: Trtexec, prepared: Prepared, options: Sequence[str]) -> Answer:
     model = place.send(prepared.artifact)
     model = model / prepared.file_name if prepared.file_name else model
@@ -196,9 +209,11 @@ def _call(ctx: HubContext, place: Place, program: Trtexec, prepared: Prepared, o
 def _keep(ctx: HubContext, place: Place, key: Key, file_name: str, facts: dict[str, Any]) -> LoggedArtifact:
     """Bring the engine here, and keep it there for the next time."""
     path = place.scratch / file_name
-    place.get(place.folder / _ENGINE, path)
-    if path.stat().st_size == 0:
-        raise RefusedError(f"trtexec on {place.title} wrote an empty engine; is the disk there full?")
+    if not _got(place, place.folder / _ENGINE, path) or path.stat().st_size == 0:
+        raise RefusedError(
+            f"trtexec on {place.title} ended well but wrote no engine; is the disk there full? What it printed is "
+            "kept as 'trtexec-build.log'."
+        )
     artifact = ctx.client.log_artifact(path, name="path")
     if place.config.use_cache and key.is_known:
         note = {"sha256": artifact.sha256, "size_bytes": artifact.size_bytes, "engine": facts}

@@ -89,14 +89,14 @@ class Output:
 
     def array(self, dtype: str) -> np.ndarray:
         """Return the numbers as an array of a type."""
-        kind = np.dtype(dtype)
         try:
+            kind = np.dtype(dtype)
             if kind.kind in "iub":
                 numbers = np.array([int(word) for word in self.values], dtype=np.int64).astype(kind)
             else:
                 numbers = np.array([float(word) for word in self.values], dtype=np.float64).astype(kind)
             return numbers.reshape(self.shape)
-        except (ValueError, OverflowError) as error:
+        except (ValueError, OverflowError, TypeError) as error:
             raise RefusedError(f"Output {self.name!r} is not an array of {dtype}: {error}.") from error
 
 

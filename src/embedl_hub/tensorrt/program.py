@@ -22,6 +22,7 @@ from embedl_hub.toolchain.refusal import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from embedl_hub.core.compile import TensorRTCompiledModel
     from embedl_hub.core.context import HubContext
     from embedl_hub.tensorrt.place import Place
 
@@ -78,6 +79,15 @@ def find_trtexec(place: Place) -> Trtexec:
     found = Trtexec(path, capabilities, _ask_gpu(place))
     place.notes[str(wanted)] = found
     return found
+
+
+def check_maker(model: TensorRTCompiledModel) -> None:
+    """Refuse an engine of the other library before it is sent anywhere."""
+    if "tensorrt_rtx_version" in model.engine:
+        raise RefusedError(
+            f"The engine was built by TensorRT-RTX {model.engine['tensorrt_rtx_version']}, which is another library "
+            "than trtexec's. Compile the model on this device."
+        )
 
 
 def _help(place: Place) -> tuple[str, str]:
