@@ -1,3 +1,7 @@
 """This machine as the target."""
 
-import embedl_hub.providers.local.onnxruntime  # noqa: F401 - registers its providers
+import embedl_hub.providers.local.onnxruntime
+import embedl_hub.providers.local.tflite  # noqa: F401 - registers its providers
+from embedl_hub.tflite.environment import doctor
+
+__all__ = ["doctor"]
