@@ -1,7 +1,7 @@
 """What Google's ``benchmark_model`` prints and writes: text, CSV and protobuf, of all its ages, read by name.
 
-Formats: tflite/tools/benchmark, tflite/profiling/proto/profiling_info.proto and tensorflow/core/util/stats_calculator.cc
-of the public sources. Times are microseconds on the console and in protobuf, milliseconds in tables; sizes are MB.
+Formats: tflite/tools/benchmark, tflite/profiling/proto/profiling_info.proto and stats_calculator.cc of the public
+sources. Times are microseconds on the console and in protobuf, milliseconds in tables; sizes are MB.
 """
 
 from __future__ import annotations

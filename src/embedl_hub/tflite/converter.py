@@ -271,7 +271,7 @@ def _matched(
     old_inputs = [{**one, "shape": list(samples[0][one["name"]].shape)} for one in before[0]]
     old_outputs = [{**one, "shape": list(expected[0][one["name"]].shape)} for one in before[1]]
     inputs, outputs = _pairs(old_inputs, runner.inputs), _pairs(old_outputs, runner.outputs)
-    choices = [_orders(old["shape"], new["shape"]) for old, new in (*inputs, *outputs)]
+    choices = [axes_between(old["shape"], new["shape"]) for old, new in (*inputs, *outputs)]
     for (old, new), found in zip((*inputs, *outputs), choices, strict=True):
         if not found:
             raise ConverterError(f"The converter made {new['name']}{new['shape']} of {old['name']}{old['shape']}.")
@@ -279,7 +279,7 @@ def _matched(
         choices = [found[:1] for found in choices]
     best: tuple[float, Any] = (float("inf"), None)
     for orders in itertools.product(*choices):
-        tensors = [_tensor(*pair, order) for pair, order in zip((*inputs, *outputs), orders, strict=True)]
+        tensors = [described(*pair, order) for pair, order in zip((*inputs, *outputs), orders, strict=True)]
         split = tensors[: len(inputs)], tensors[len(inputs) :]
         worst = max(_relative(one) for one in _check(runner, *split, samples[:1], expected[:1]))
         if best[1] is None or worst < best[0]:
@@ -303,7 +303,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9]", "", name.removeprefix("serving_default_"))
 
 
-def _orders(old: Sequence[int], new: Sequence[int]) -> list[list[int] | None]:
+def axes_between(old: Sequence[int], new: Sequence[int]) -> list[list[int] | None]:
     """Return how the axes may have been ordered anew: not at all, or the channels last."""
     found: list[list[int] | None] = [None] if list(old) == list(new) else []
     if len(old) > 2:
@@ -314,7 +314,8 @@ def _orders(old: Sequence[int], new: Sequence[int]) -> list[list[int] | None]:
     return found[::-1]
 
 
-def _tensor(old: Mapping[str, Any], new: Mapping[str, Any], order: list[int] | None) -> dict[str, Any]:
+def described(old: Mapping[str, Any], new: Mapping[str, Any], order: list[int] | None) -> dict[str, Any]:
+    """Return a tensor before and after, as the hub records it."""
     return {
         "name": old["name"], "dtype": old["dtype"], "shape": list(old["shape"]), "axes": order,
         "compiled_name": new["name"], "compiled_dtype": new["dtype"], "compiled_shape": new["shape"],

@@ -10,6 +10,7 @@ from embedl_hub.toolchain.model import Tensor
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 _MAGIC = b"TFL3"
@@ -25,11 +26,12 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """What a TFLite model declares."""
+    """What a TFLite model declares; ``numbers`` holds scale and zero point of integer ends by their names."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
+    numbers: Mapping[str, tuple[float, int]]
 
 
 def read_graph(path: Path) -> Graph:
@@ -67,4 +69,9 @@ def _graph(model: Any, types: dict[int, str], names: dict[int, str]) -> Graph:  
         code = model.operatorCodes[operator.opcodeIndex]
         op_type = names.get(max(code.builtinCode, code.deprecatedBuiltinCode), "UNKNOWN")
         operators.append(Operator(op_type, tuple(name(index) for index in operator.outputs)))
-    return Graph(tuple(map(tensor, main.inputs)), tuple(map(tensor, main.outputs)), tuple(operators))
+    numbers = {}
+    for index in (*main.inputs, *main.outputs):
+        scheme = main.tensors[index].quantization
+        if scheme is not None and scheme.scale is not None and len(scheme.scale) == 1:
+            numbers[name(index)] = float(scheme.scale[0]), int(scheme.zeroPoint[0])
+    return Graph(tuple(map(tensor, main.inputs)), tuple(map(tensor, main.outputs)), tuple(operators), numbers)

@@ -42,7 +42,8 @@ def test_the_check_is_in_the_run(compiled: dict[str, TFLiteCompiledModel], tmp_p
         error = run.metric("conversion_error")
         assert error is not None
         assert error.value < 1e-5
-        assert {row["name"] for row in run.params["conversion_check"].value} == {"y", "map"}
+        table: Any = run.params["conversion_check"].value
+        assert {row["name"] for row in table} == {"y", "map"}
         int8 = store.run(str(compiled["int8"].path.run_id))
         noise = int8.metric("quantization_sqnr_db")
         assert noise is not None

@@ -131,10 +131,8 @@ def test_a_board_with_only_googles_benchmark(
     assert result.peak_memory_mb is not None
     assert result.peak_memory_mb.value == 12.5
     assert result.verdict == "indicative"
-    assert [(layer.op_type, layer.time_ms) for layer in result.layers] == [
-        ("CONV_2D", pytest.approx(0.2)),
-        ("Fully Connected (NC, F32) GEMM", pytest.approx(0.1)),
-    ]
+    assert [layer.op_type for layer in result.layers] == ["CONV_2D", "Fully Connected (NC, F32) GEMM"]
+    assert [layer.time_ms for layer in result.layers] == pytest.approx([0.2, 0.1])
 
 
 def test_a_board_without_the_tool_says_so(
@@ -145,9 +143,9 @@ def test_a_board_without_the_tool_says_so(
 ) -> None:
     """With what to put there."""
     device = make_board(board, benchmark_model_path="/nowhere/benchmark_model")
-    with HubContext("none", [device], home=tmp_path / "home") as ctx:
-        with pytest.raises(ProfileError, match="has no program '/nowhere/benchmark_model'"):
-            TFLiteProfiler().run(ctx, compiled["float"])
+    words = "has no program '/nowhere/benchmark_model'"
+    with HubContext("none", [device], home=tmp_path / "home") as ctx, pytest.raises(ProfileError, match=words):
+        TFLiteProfiler().run(ctx, compiled["float"])
 
 
 def test_a_tool_that_prints_something_else_is_refused_and_kept(
@@ -161,7 +159,7 @@ def test_a_tool_that_prints_something_else_is_refused_and_kept(
     tool.write_text("#!/bin/sh\necho 'Brand new report: 12 qps'\n")
     device = make_board(board, benchmark_model_path=str(tool))
     with HubContext("new", [device], home=tmp_path / "home") as ctx:
-        with pytest.raises(ProfileError, match="a new format.*Brand new report"):
+        with pytest.raises(ProfileError, match=r"a new format.*Brand new report"):
             TFLiteProfiler().run(ctx, compiled["float"])
         store = ctx.client.store
         assert store is not None
