@@ -34,6 +34,7 @@ class StandIn:
         self.jobs: dict[str, Any] = {}
         self.rename: dict[str, str] = {}
         self.profile_version = (1, 2)
+        self.tflite = b""
         self.failures_left = 0
         self._files: dict[str, bytes] = {}
         self._results: dict[str, Any] = {}
@@ -139,7 +140,8 @@ class StandIn:
         return pb.DeviceList(devices=[pb.Device(name=DEVICE, os="14", attributes=attributes)])
 
     def _model(self, name: str) -> Any:
-        return pb.Model(model_id=name, name=name, model_type=pb.MODEL_TYPE_ONNX, file_upload_complete=True)
+        kind = pb.MODEL_TYPE_TFLITE if _is_tflite(self._files.get(name, b"")) else pb.MODEL_TYPE_ONNX
+        return pb.Model(model_id=name, name=name, model_type=kind, file_upload_complete=True)
 
     def _link(self, name: str) -> str:
         return f"{self.url}/files/{name}"
@@ -152,7 +154,12 @@ class StandIn:
         return pb.FileUploadResponse(url=pb.FileUploadURL(url=self._link(name), file_field_name="file"))
 
     def _download_model(self, _: bytes, name: str) -> Any:
-        return pb.FileDownloadResponse(url=pb.FileDownloadURL(url=self._link(name), filename=f"{name}.onnx"))
+        return pb.FileDownloadResponse(
+            url=pb.FileDownloadURL(url=self._link(name), filename=f"{name}{self._suffix(name)}")
+        )
+
+    def _suffix(self, name: str) -> str:
+        return ".tflite" if _is_tflite(self._files[name]) else ".onnx"
 
     def _download_data(self, _: bytes, name: str) -> Any:
         return pb.FileDownloadResponse(url=pb.FileDownloadURL(url=self._link(name), filename=f"{name}.h5"))
@@ -200,6 +207,10 @@ class StandIn:
         return job
 
     def _do_compile_job(self, name: str, job: Any) -> None:
+        if "--target_runtime tflite" in job.options:
+            # A real conversion of the net that the tests compile, made beforehand.
+            self._keep_target(job, self.tflite)
+            return
         model = onnx.load_from_string(self._files[job.model.model_id])
         for value in (*model.graph.input, *model.graph.output):
             value.name = self.rename.get(value.name, value.name)
@@ -221,33 +232,69 @@ class StandIn:
         content = self._files[job.model.model_id]
         result = pb.InferenceJobResult(inference_job_id=name)
         if job.dataset.dataset_id:
-            session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
             entries = _entries(self._files[job.dataset.dataset_id])
-            names = [value.name for value in session.get_outputs()]
-            answers: list[list[Any]] = [
-                list(session.run(None, dict(zip(entries, batch, strict=True))))
-                for batch in zip(*entries.values(), strict=True)
-            ]
+            names, run = _tflite(content) if _is_tflite(content) else _onnx(content)
+            answers = [run(dict(zip(entries, batch, strict=True))) for batch in zip(*entries.values(), strict=True)]
             dataset = self._new("d")
             self._files[dataset] = _h5({key: [one[at] for one in answers] for at, key in enumerate(names)})
             result.output_dataset_id = dataset
         if job.is_profiling_on:
-            result.detail.CopyFrom(self._profile(onnx.load_from_string(content)))
+            nodes = _operators(content) if _is_tflite(content) else _nodes(content)
+            result.detail.CopyFrom(self._profile(nodes))
         self._results[name] = pb.JobResult(inference_job_result=result)
 
-    def _profile(self, model: onnx.ModelProto) -> Any:
+    def _profile(self, nodes: list[tuple[str, str]]) -> Any:
         major, minor = self.profile_version
         detail = pb.ProfileDetail(
             major_version=major, minor_version=minor, execution_time=3652, load_time=9000, cold_load_time=120_000,
             warm_load_time=45_000, after_execution_peak_memory=12_000_000,
         )  # fmt: skip
         detail.all_execution_times.extend([4000 + 10 * number for number in range(100)])
-        for index, node in enumerate(model.graph.node):
-            row = detail.layer_details.add(name=node.name, layer_type_name=node.op_type)
-            row.compute_unit = pb.COMPUTE_UNIT_CPU if node.op_type == "Flatten" else pb.COMPUTE_UNIT_NPU
+        for index, (name, op_type) in enumerate(nodes):
+            row = detail.layer_details.add(name=name, layer_type_name=op_type)
+            row.compute_unit = pb.COMPUTE_UNIT_CPU if op_type == "Flatten" else pb.COMPUTE_UNIT_NPU
             if index:
                 row.execution_time = 100 * index
         return detail
+
+
+Answer = Callable[[dict[str, np.ndarray]], list[Any]]
+
+
+def _is_tflite(content: bytes) -> bool:
+    return content[4:8] == b"TFL3"
+
+
+def _onnx(content: bytes) -> tuple[list[str], Answer]:
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return [value.name for value in session.get_outputs()], lambda feed: list(session.run(None, feed))
+
+
+def _tflite(content: bytes) -> tuple[list[str], Answer]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    outputs = interpreter.get_output_details()
+
+    def run(feed: dict[str, np.ndarray]) -> list[Any]:
+        for value in interpreter.get_input_details():
+            interpreter.set_tensor(value["index"], feed[value["name"]])
+        interpreter.invoke()
+        return [interpreter.get_tensor(value["index"]).copy() for value in outputs]
+
+    return [value["name"] for value in outputs], run
+
+
+def _nodes(content: bytes) -> list[tuple[str, str]]:
+    return [(node.name, node.op_type) for node in onnx.load_from_string(content).graph.node]
+
+
+def _operators(content: bytes) -> list[tuple[str, str]]:
+    from ai_edge_litert import schema_py_generated as schema
+
+    graph = schema.ModelT.InitFromPackedBuf(content, 0).subgraphs[0]
+    return [(graph.tensors[operator.outputs[0]].name.decode(), "op") for operator in graph.operators]
 
 
 def _far() -> Any:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 import sys
 import time
 from datetime import UTC, datetime
@@ -405,7 +406,7 @@ class Inference:
             ("min", times[0]),
             ("max", times[-1]),
             ("mean", sum(times) / len(times)),
-            ("median", times[len(times) // 2]),
+            ("median", statistics.median(times)),
         ]
         parts += [
             (f"percentile({p}%)", times[max(len(times) - 1 - int((1 - p / 100) * len(times)), 0)]) for p in (90, 95, 99)

@@ -11,7 +11,7 @@ from support.quantized import quantized_net
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, TensorRTCompiledModel, TensorRTCompiler
-from embedl_hub.core.device import Device, TensorRTRTXConfig
+from embedl_hub.core.device import Device, LocalCommandRunner, TensorRTRTXConfig
 from embedl_hub.core.invoke import InvokeError, TensorRTInvoker
 from embedl_hub.core.profile import ProfileError, TensorRTProfiler
 from embedl_hub.errors import NoProviderError
@@ -76,6 +76,18 @@ def test_measuring_and_running_are_refused(tmp_path: Path) -> None:
             TensorRTProfiler().run(ctx, model)
         with pytest.raises(InvokeError, match="need a GPU of SM89"):
             TensorRTInvoker().run(ctx, model, {"x": images()})
+
+
+def test_its_engine_is_not_for_trtexec(tmp_path: Path) -> None:
+    """Said before anything is sent."""
+    runner = LocalCommandRunner()
+    board = Device("board", runner, provider_type="trtexec", artifact_root=tmp_path / "root", lease_dir=None)
+    with temporary_context([ada(), board]) as ctx:
+        model = TensorRTCompiler().run(ctx, save(residual_net(), tmp_path / "net.onnx"), device="ada")
+        with pytest.raises(ProfileError, match="built by TensorRT-RTX"):
+            TensorRTProfiler().run(ctx, model, device="board")
+        with pytest.raises(InvokeError, match="built by TensorRT-RTX"):
+            TensorRTInvoker().run(ctx, model, {"x": images()}, device="board")
 
 
 def test_an_operator_it_lacks_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.component import CompiledModel, Component, NoProviderError, RunType
 
@@ -17,10 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TFLiteCompiledModel(CompiledModel):
-    """A TFLite model, with the names its tensors had before."""
+    """A TFLite model, with what its tensors were before.
+
+    Attributes:
+        input_name_mapping: The compiled names of inputs by their original ones, where the compiler renamed them.
+        output_name_mapping: Likewise for outputs.
+        tensors: ``inputs`` and ``outputs``: name, type, shape and order of axes before and after, scale, zero point.
+        quantization: For INT8: scheme, operators left float, and the difference from the float source.
+        source_of_tensors: The source's nodes by the tensors they became.
+        from_cache: Whether the same conversion had been made before.
+    """
 
     input_name_mapping: Mapping[str, str] = field(default_factory=dict)
     output_name_mapping: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, Any] = field(default_factory=dict)
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    source_of_tensors: Mapping[str, str] = field(default_factory=dict)
+    from_cache: bool = False
 
 
 class TFLiteCompiler(Component):

@@ -1,5 +1,6 @@
 """Devices and how to reach them."""
 
+from embedl_hub.core.device._aws import AWSConfig
 from embedl_hub.core.device._board import BOARD_LABEL, Board
 from embedl_hub.core.device._config import ProviderConfig
 from embedl_hub.core.device._device import Device
@@ -20,6 +21,7 @@ from embedl_hub.core.device._tensorrt import TensorRTRTXConfig, TrtexecConfig
 __all__ = [
     "BOARD_LABEL",
     "DEVICES_FILE",
+    "AWSConfig",
     "AnyPath",
     "Board",
     "CommandResult",

@@ -1,4 +1,8 @@
 """This machine as the target."""
 
 import embedl_hub.providers.local.onnxruntime
-import embedl_hub.providers.local.tensorrt  # noqa: F401 - both register their providers
+import embedl_hub.providers.local.tensorrt
+import embedl_hub.providers.local.tflite  # noqa: F401 - all register their providers
+from embedl_hub.tflite.environment import doctor
+
+__all__ = ["doctor"]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import shutil
 import zipfile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from embedl_hub.toolchain.calibration import on_disk, open_calibration
-from embedl_hub.toolchain.model import check_data, inputs_of
+from embedl_hub.toolchain.model import check_data
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import onnx
 
     from embedl_hub.core.compile import CalibrationData
     from embedl_hub.toolchain.model import Tensor
@@ -34,9 +32,8 @@ def calibration_entries(data: CalibrationData, inputs: Sequence[Tensor], scratch
     return entries
 
 
-def data_entries(data: Mapping[str, np.ndarray], graph: onnx.ModelProto) -> Entries:
+def data_entries(data: Mapping[str, np.ndarray], inputs: Sequence[Tensor]) -> Entries:
     """Return checked data as lists of what the model takes at once, in the order of its inputs."""
-    inputs = inputs_of(graph)
     check_data(inputs, data, "input_data")
     entries: Entries = {}
     for tensor in inputs:
@@ -75,3 +72,22 @@ def unpacked(fetched: Path, target: Path) -> Path:
             with archive.open(entry) as source, place.open("wb") as copy:
                 shutil.copyfileobj(source, copy)
     return folder
+
+
+def input_specs(inputs: Sequence[Tensor]) -> dict[str, tuple[tuple[Any, ...], str]]:
+    """Return shapes and types as the vendor wants them, or refuse an open one."""
+    for tensor in inputs:
+        if not tensor.is_fixed:
+            raise RefusedError(f"Input {tensor} has no fixed shape, which Qualcomm AI Hub needs; give input_shape.")
+    return {tensor.name: (tensor.shape, tensor.dtype) for tensor in inputs}
+
+
+def renamed(before: Sequence[Tensor], after: Sequence[Tensor]) -> dict[str, str]:
+    """Return the compiled names by the original ones, where a name changed; the order of tensors stays."""
+    if len(before) != len(after):
+        raise RefusedError(
+            f"The compiled model has the tensors {[tensor.name for tensor in after]}, the original "
+            f"{[tensor.name for tensor in before]}; they cannot be matched."
+        )
+    pairs = {one.name: two.name for one, two in zip(before, after, strict=True)}
+    return pairs if any(one != two for one, two in pairs.items()) else {}

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel, ONNXRuntimeCompiler
 from embedl_hub.core.component import ProviderType
 from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvocationResult, ONNXRuntimeInvoker
-from embedl_hub.core.profile import ONNXRuntimeProfiler, ProfileError
+from embedl_hub.core.profile import ONNXRuntimeProfiler, ONNXRuntimeProfilingResult, ProfileError
 from embedl_hub.providers.qai_hub.service import TOOLS, Service
 from embedl_hub.toolchain.refusal import RefusedError, needed_packages, refusals_as
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy as np
     import onnx
 
     from embedl_hub.core.compile import CalibrationData
     from embedl_hub.core.context import HubContext
-    from embedl_hub.core.profile import ONNXRuntimeProfilingResult
-    from embedl_hub.toolchain.model import Tensor
 
 _RANGES = {None: "", "minmax": "--range_scheme min_max"}
 
@@ -56,7 +54,7 @@ def _compile_onnxruntime(
         if input_shape is not None:
             models.fix_input_shape(model, input_shape)
         inputs, outputs = models.inputs_of(model), models.outputs_of(model)
-        specs = _input_specs(inputs)
+        specs = files.input_specs(inputs)
         data = None if calibration_data is None else files.calibration_entries(calibration_data, inputs, scratch)
         packed = models.write_model(model, scratch / f"{onnx_path.stem}.onnx")
         service = Service(ctx, device, ONNXRuntimeCompiler, CompileError)
@@ -75,8 +73,8 @@ def _compile_onnxruntime(
             raise service.empty(job, "target model")
         compiled = files.unpacked(Path(fetched), ctx.artifact_dir / f"{onnx_path.stem}.compiled.onnx")
         graph = models.read_graph(compiled)
-        into = _renamed(inputs, models.inputs_of(graph))
-        out = _renamed(outputs, models.outputs_of(graph))
+        into = files.renamed(inputs, models.inputs_of(graph))
+        out = files.renamed(outputs, models.outputs_of(graph))
     ctx.client.log_artifact(compiled, name="path")
     for key, mapping in (("input_name_mapping", into), ("output_name_mapping", out)):
         ctx.client.log_param(key, mapping)
@@ -94,10 +92,12 @@ def _profile_onnxruntime(
 ) -> ONNXRuntimeProfilingResult:
     """Profile in the cloud; ``require_provider`` is proven by the compute units the vendor reports."""
     with needed_packages("ONNX Runtime models", "onnxruntime"):
-        from embedl_hub.providers.qai_hub import files, report  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.onnxruntime.layers import map_layers  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub import files, report  # noqa: PLC0415
+        from embedl_hub.toolchain import model as models  # noqa: PLC0415
     with refusals_as(ProfileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         packed, graph = _packed(ctx, model, Path(name))
-        data = None if input_data is None else files.data_entries(input_data, graph)
+        data = None if input_data is None else files.data_entries(input_data, models.inputs_of(graph))
         service = Service(ctx, device, ONNXRuntimeProfiler, ProfileError)
         uploaded = service.upload_model(packed)
         entries = None if data is None else service.upload_data(data)
@@ -105,8 +105,12 @@ def _profile_onnxruntime(
         raw = service.download("the profile", job.download_profile)
         if not raw or not raw.get("execution_summary"):
             raise service.empty(job, "profile")
-        document = report.document_of(raw, job, service.device, graph)
-        result = report.log_document(ctx, raw, document)
+        models.name_nodes(graph)
+        document = report.document_of(
+            raw, job, service.device, "onnxruntime", lambda rows: map_layers(rows, graph, graph)
+        )
+        report.log_document(ctx, raw, document)
+        result = ONNXRuntimeProfilingResult.from_current_run(ctx)
         report.check_units(document, require_provider)
     return result
 
@@ -122,12 +126,13 @@ def _invoke_onnxruntime(
 ) -> ONNXRuntimeInvocationResult:
     """Run in the cloud; one entry per batch."""
     with needed_packages("ONNX Runtime models", "onnxruntime"):
-        from embedl_hub.providers.qai_hub import files  # noqa: PLC0415
-        from embedl_hub.toolchain import answers  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub import files  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.toolchain import answers  # noqa: PLC0415
+        from embedl_hub.toolchain import model as models  # noqa: PLC0415
     with refusals_as(InvokeError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         packed, graph = _packed(ctx, model, Path(name))
         named = answers.compiled_names(input_data, {} if use_compiled_names else model.input_name_mapping)
-        entries = files.data_entries(named, graph)
+        entries = files.data_entries(named, models.inputs_of(graph))
         answers.log_input_data(ctx, input_data)
         service = Service(ctx, device, ONNXRuntimeInvoker, InvokeError)
         job = service.infer(
@@ -153,21 +158,3 @@ def _packed(ctx: HubContext, model: ONNXRuntimeCompiledModel, scratch: Path) -> 
     if not local.is_dir():
         return local, graph
     return models.write_model(models.read_model(local), scratch / f"{local.stem}.onnx"), graph
-
-
-def _input_specs(inputs: Sequence[Tensor]) -> dict[str, tuple[tuple[Any, ...], str]]:
-    for tensor in inputs:
-        if not tensor.is_fixed:
-            raise RefusedError(f"Input {tensor} has no fixed shape, which Qualcomm AI Hub needs; give input_shape.")
-    return {tensor.name: (tensor.shape, tensor.dtype) for tensor in inputs}
-
-
-def _renamed(before: Sequence[Tensor], after: Sequence[Tensor]) -> dict[str, str]:
-    """Return the compiled names by the original ones, where a name changed; the order of tensors stays."""
-    if len(before) != len(after):
-        raise RefusedError(
-            f"The compiled model has the tensors {[tensor.name for tensor in after]}, the original "
-            f"{[tensor.name for tensor in before]}; they cannot be matched."
-        )
-    pairs = {one.name: two.name for one, two in zip(before, after, strict=True)}
-    return pairs if any(one != two for one, two in pairs.items()) else {}

@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from embedl_hub.core.profile import ONNXRuntimeProfilingResult
-from embedl_hub.onnxruntime.layers import map_layers
 from embedl_hub.onnxruntime.profiling import compute_unit
-from embedl_hub.toolchain.model import name_nodes
 from embedl_hub.toolchain.profiles import log_metrics
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import onnx
+    from collections.abc import Callable, Sequence
 
     from embedl_hub.core.context import HubContext
 
 _FOR_P99 = 100
 
 
-def document_of(raw: Mapping[str, Any], job: Any, device: Any, graph: onnx.ModelProto) -> dict[str, Any]:  # noqa: ANN401 - the vendor's objects
-    """Return our document for the vendor's profile."""
-    summary = raw["execution_summary"]
-    samples = [float(time) for time in summary.get("all_inference_times") or ()]
-    estimate = summary.get("estimated_inference_time")
-    if not samples and estimate is None:
-        raise RefusedError(f"Qualcomm AI Hub: the profile of job {job.job_id} holds no inference time. See {job.url}")
-    memory = summary.get("estimated_inference_peak_memory")
-    name_nodes(graph)
+Sources: TypeAlias = "Callable[[Sequence[Mapping[str, Any]]], Sequence[Sequence[str]]]"
+
+
+def document_of(raw: Mapping[str, Any], job: Any, device: Any, runtime: str, sources: Sources) -> dict[str, Any]:  # noqa: ANN401 - the vendor's objects
+    """Return our document for the vendor's profile.
+
+    Args:
+        raw: What the vendor's client downloaded.
+        job: The vendor's job.
+        device: The vendor's device.
+        runtime: What ran the model there.
+        sources: Gives the source's nodes of each layer.
+    """
+    summary, detail = raw.get("execution_summary"), raw.get("execution_detail") or ()
+    if not isinstance(summary, Mapping) or not _is_table(detail):
+        raise RefusedError(f"Qualcomm AI Hub: the profile of job {job.job_id} has an unknown form. See {job.url}")
+    times = summary.get("all_inference_times") or ()
+    numbers = [_number(time) for time in times] if isinstance(times, list | tuple) else [None]
+    samples = [time for time in numbers if time is not None]
+    estimate = _number(summary.get("estimated_inference_time"))
+    if len(samples) != len(numbers) or (not samples and estimate is None):
+        raise RefusedError(
+            f"Qualcomm AI Hub: the profile of job {job.job_id} holds no inference time, or one that is no time. "
+            f"See {job.url}"
+        )
+    memory = _number(summary.get("estimated_inference_peak_memory"))
     return {
         "format": 1,
         "tool": {"name": "qai_hub", "job_id": job.job_id, "url": job.url},
-        "runtime": {"name": "onnxruntime", "version": None, "available": []},
+        "runtime": {"name": runtime, "version": None, "available": []},
         "place": device.name,
         "latency_ms": latency_ms(samples, estimate),
         "estimated_inference_time_ms": _scaled(estimate, 1e-3),
-        "load_time_ms": _scaled(summary.get("warm_load_time"), 1e-3),
-        "first_load_time_ms": _scaled(summary.get("first_load_time"), 1e-3),
+        "load_time_ms": _scaled(_number(summary.get("warm_load_time")), 1e-3),
+        "first_load_time_ms": _scaled(_number(summary.get("first_load_time")), 1e-3),
         "first_latency_ms": samples[0] / 1e3 if samples else None,
         "samples_us": samples,
         "warmup_us": [],
@@ -50,7 +64,7 @@ def document_of(raw: Mapping[str, Any], job: Any, device: Any, graph: onnx.Model
         "verdict_reason": "measured in the vendor's cloud, which tells nothing of clocks, temperature or load",
         "peak_memory_mb": _scaled(memory, 1e-6),
         "memory_method": "estimated_inference_peak_memory of the vendor's profile",
-        "layers": {"rows": _rows(raw.get("execution_detail") or (), graph), "runs": None},
+        "layers": {"rows": _rows(detail, sources), "runs": None},
         "placement": None,
         "environment": {"board": {"model": device.name, "system": device.os}},
         "method": {"clock": "the vendor's", "percentile_rule": "nearest rank"},
@@ -78,9 +92,9 @@ def latency_ms(samples_us: Sequence[float], estimate_us: float | None) -> dict[s
     }
 
 
-def _rows(detail: Sequence[Mapping[str, Any]], graph: onnx.ModelProto) -> list[dict[str, Any]]:
+def _rows(detail: Sequence[Mapping[str, Any]], sources: Sources) -> list[dict[str, Any]]:
     rows = [{"name": str(row.get("name", "")), "op_type": str(row.get("type", ""))} for row in detail]
-    times = [row.get("execution_time") for row in detail]
+    times = [_number(row.get("execution_time")) for row in detail]
     total = sum(time for time in times if time is not None)
     return [
         {
@@ -93,7 +107,7 @@ def _rows(detail: Sequence[Mapping[str, Any]], graph: onnx.ModelProto) -> list[d
             "source_nodes": list(names),
             "added_by_runtime": not names,
         }
-        for row, layer, time, names in zip(rows, detail, times, map_layers(rows, graph, graph), strict=True)
+        for row, layer, time, names in zip(rows, detail, times, sources(rows), strict=True)
     ]
 
 
@@ -111,14 +125,24 @@ def check_units(document: Mapping[str, Any], required: str | None) -> None:
         )
 
 
-def log_document(ctx: HubContext, raw: Mapping[str, Any], document: Mapping[str, Any]) -> ONNXRuntimeProfilingResult:
-    """Keep the vendor's profile and ours, and return the result."""
+def log_document(ctx: HubContext, raw: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+    """Keep the vendor's profile and ours."""
     for name, file_name, content in (("raw", "qai_hub_profile.json", raw), ("output_file", "profile.json", document)):
         path = ctx.artifact_dir / file_name
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
         ctx.client.log_artifact(path, name=name)
     log_metrics(ctx, document)
-    return ONNXRuntimeProfilingResult.from_current_run(ctx)
+
+
+def _is_table(detail: object) -> bool:
+    return isinstance(detail, list | tuple) and all(isinstance(row, Mapping) for row in detail)
+
+
+def _number(value: object) -> float | None:
+    """Return a time or a size as a number; None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        return None
+    return float(value)
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

@@ -1,0 +1,463 @@
+"""The converter, run by the Python of its own environment: ``python converter.py REQUEST.json`` prints one JSON object.
+
+Imports nothing of ours, because nothing of ours is installed there. Converts ONNX to TFLite with onnx2tf, quantises
+with ai-edge-quantizer, finds out which tensor became which and in what layout, and holds the result against ONNX
+Runtime. Its environment's packages are imported on use: the hub reads the functions for arrays from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import itertools
+import json
+import os
+import re
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MARK = "converter: error: "
+_VERSIONS = ("onnx2tf", "ai-edge-litert", "ai-edge-quantizer", "onnxruntime", "onnx")
+_CHECK_SAMPLES = 2
+# Tensors whose layout shapes alone leave open are tried both ways; more than this many would take too long.
+_MOST_OPEN = 6
+
+Arrays = dict[str, np.ndarray]
+
+
+class ConverterError(Exception):
+    """What cannot be converted; the text is for the user."""
+
+
+def main(request_path: str) -> int:
+    """Carry out one request; whatever libraries print goes to stderr."""
+    result_stream = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    warnings.simplefilter("ignore")
+    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    try:
+        answer = convert(request)
+    except ConverterError as error:
+        sys.stderr.write(f"\n{MARK}{error}\n")
+        return 1
+    with result_stream:
+        json.dump(answer, result_stream)
+        result_stream.write("\n")
+    return 0
+
+
+def convert(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert, quantise if asked to, check, and tell how the tensors changed."""
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "convert"):
+        floats = _to_tflite(Path(request["model"]), Path(request["work"]))
+    with _timed(seconds, "check"):
+        samples, expected = _references(request)
+        before = _onnx_tensors(request["model"])
+        inputs, outputs = _matched(before, Runner(floats), samples, expected)
+        check = _check(Runner(floats), inputs, outputs, samples, expected)
+    made = floats
+    quantization: dict[str, Any] = {}
+    if request["calibration"] is not None:
+        with _timed(seconds, "quantize"):
+            made, quantization = _quantised(floats, request, inputs)
+        with _timed(seconds, "check_int8"):
+            runner = Runner(made)
+            inputs, outputs = _with_numbers(inputs, runner.inputs), _with_numbers(outputs, runner.outputs)
+            quantization["difference"] = _check(runner, inputs, outputs, samples, expected)
+    Path(request["output"]).write_bytes(made.read_bytes())
+    return {
+        "inputs": inputs,
+        "outputs": outputs,
+        "check": check,
+        "quantization": quantization,
+        "operators": _operators(made),
+        "source_of_tensors": _sources(Path(request["work"])),
+        "size_bytes": made.stat().st_size,
+        "seconds": seconds,
+        "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
+    }
+
+
+@contextlib.contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name] = round(time.perf_counter() - start, 3)
+
+
+def _to_tflite(source: Path, work: Path) -> Path:
+    """Return the float model, or refuse operators that TFLite has not, each with its node."""
+    import onnx
+    import onnx2tf
+
+    simplified = _simplified(onnx.load(source), work)
+    try:
+        onnx2tf.convert(
+            input_onnx_file_path=str(simplified), output_folder_path=str(work / "onnx2tf"), not_use_onnxsim=True,
+            report_op_coverage=True, non_verbose=True, verbosity="error",
+        )  # fmt: skip
+    except (Exception, SystemExit) as error:
+        # The converter raises whatever its builders raise, and exits for some models.
+        report = _report(work)
+        lacking = _lacking(report) or f"{type(error).__name__}: {_short(error)}"
+        raise ConverterError(f"onnx2tf cannot convert the model: {lacking}.{_hint(error)}") from error
+    if lacking := _lacking(_report(work)):
+        raise ConverterError(f"TFLite has no operator for these nodes of the model: {lacking}.")
+    made = next((work / "onnx2tf").glob("*_float32.tflite"), None)
+    if made is None:
+        raise ConverterError("onnx2tf ended without an error and wrote no model.")
+    return made
+
+
+def _simplified(model: Any, work: Path) -> Path:  # noqa: ANN401 - of this environment's onnx
+    """Return the model with constants folded, in this process: the converter's own way starts three more."""
+    import onnx
+    import onnxsim
+
+    path = work / "model.onnx"
+    try:
+        folded, is_same = onnxsim.simplify(model)
+    except Exception:  # noqa: BLE001 - a helper that crashes on some graphs; the converter may still do
+        folded, is_same = model, False
+    onnx.save(folded if is_same else model, path)
+    return path
+
+
+def _report(work: Path) -> dict[str, Any]:
+    path = next((work / "onnx2tf").glob("*_op_coverage_report.json"), None)
+    report = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+    return report if isinstance(report, dict) else {}
+
+
+def _sources(work: Path) -> dict[str, str]:
+    """Return the source's nodes by the tensors of the converted model that they became."""
+    path = next((work / "onnx2tf").glob("*_tensor_correspondence_report.json"), None)
+    records = json.loads(path.read_text(encoding="utf-8")).get("records", ()) if path is not None else ()
+    return {
+        str(one["resolved_tflite_tensor_name"]): str(one["onnx_op_name"])
+        for one in records
+        if one.get("exists_in_final_model")
+    }
+
+
+def _lacking(report: Mapping[str, Any]) -> str:
+    """Return the nodes that became no operator of TFLite, in words; empty when all did."""
+    nodes = [*report.get("unsupported_nodes", ()), *report.get("custom_lowered_nodes", ())]
+    words = [f"{node.get('onnx_op')} (node {node.get('node_name')!r}: {_reason(node)})" for node in nodes]
+    more = f" and {len(words) - 5} more" if len(words) > 5 else ""
+    return ", ".join(words[:5]) + more
+
+
+def _reason(node: Mapping[str, Any]) -> str:
+    if str(node.get("reason_code", "")).startswith("custom_op"):
+        return "it would need a custom operator, which no runtime brings"
+    return _short(node.get("message") or node.get("reason_code") or "not supported")
+
+
+def _hint(error: BaseException) -> str:
+    has_open_shape = "rank" in str(error) or "shape" in str(error)
+    return " Fixing every size with input_shape may help." if has_open_shape else ""
+
+
+def _short(error: object) -> str:
+    return " ".join(str(error).split())[:400]
+
+
+def _onnx_tensors(path: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return inputs and outputs as the source declares them, with the sizes that ONNX Runtime sees."""
+    session = _session(path)
+
+    def facts(value: Any) -> dict[str, Any]:  # noqa: ANN401 - the runtime's object
+        return {"name": value.name, "dtype": _DTYPES.get(value.type, value.type), "shape": list(value.shape)}
+
+    return [facts(value) for value in session.get_inputs()], [facts(value) for value in session.get_outputs()]
+
+
+_DTYPES = {
+    "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8", "tensor(int32)": "int32", "tensor(int64)": "int64", "tensor(bool)": "bool",
+}  # fmt: skip
+
+
+def _session(path: str) -> Any:  # noqa: ANN401 - the runtime's object
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(3)
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def _references(request: Mapping[str, Any]) -> tuple[list[Arrays], list[Arrays]]:
+    """Return data in the source's names and layouts, and what ONNX Runtime answers on it."""
+    session = _session(request["model"])
+    if request["calibration"] is not None:
+        samples = list(itertools.islice(_batches(request["calibration"]), _CHECK_SAMPLES))
+    else:
+        samples = [_made_up(session, seed) for seed in range(_CHECK_SAMPLES)]
+    names = [value.name for value in session.get_outputs()]
+    return samples, [dict(zip(names, session.run(None, sample), strict=True)) for sample in samples]
+
+
+def _batches(folder: str) -> Iterator[Arrays]:
+    for path in sorted(Path(folder).glob("*.npz")):
+        with np.load(path, allow_pickle=False) as arrays:
+            yield {name: arrays[name] for name in arrays.files}
+
+
+def _made_up(session: Any, seed: int) -> Arrays:  # noqa: ANN401 - the runtime's object
+    random = np.random.default_rng(seed)
+    made: Arrays = {}
+    for value in session.get_inputs():
+        dtype = np.dtype(_DTYPES.get(value.type, "float32"))
+        if dtype.kind == "f":
+            made[value.name] = np.asarray(random.normal(size=value.shape), dtype)
+        else:
+            made[value.name] = np.asarray(random.integers(0, 2, size=value.shape), dtype)
+    return made
+
+
+class Runner:
+    """A TFLite model in this environment's interpreter."""
+
+    def __init__(self, path: Path) -> None:
+        from ai_edge_litert.interpreter import Interpreter
+
+        try:
+            self._interpreter = Interpreter(model_path=str(path), num_threads=2)
+            self._interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            raise ConverterError(f"LiteRT cannot run what the converter made of the model: {_short(error)}") from error
+        self.inputs = [_details(value) for value in self._interpreter.get_input_details()]
+        self.outputs = [_details(value) for value in self._interpreter.get_output_details()]
+
+    def run(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run on arrays in the order of the inputs."""
+        for tensor, value in zip(self.inputs, values, strict=True):
+            self._interpreter.set_tensor(tensor["index"], value)
+        self._interpreter.invoke()
+        return [self._interpreter.get_tensor(tensor["index"]).copy() for tensor in self.outputs]
+
+
+def _details(value: Mapping[str, Any]) -> dict[str, Any]:
+    scale, zero_point = value["quantization"]
+    return {
+        "index": int(value["index"]),
+        "name": str(value["name"]),
+        "dtype": np.dtype(value["dtype"]).name,
+        "shape": [int(size) for size in value["shape"]],
+        "scale": float(scale) or None,
+        "zero_point": int(zero_point) if scale else None,
+    }
+
+
+def _matched(
+    before: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+    runner: Runner,
+    samples: Sequence[Arrays],
+    expected: Sequence[Arrays],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return which tensor became which, and how its axes were ordered anew.
+
+    Shapes decide where they can. Where both layouts have the same shape, the answers decide.
+    """
+    old_inputs = [{**one, "shape": list(samples[0][one["name"]].shape)} for one in before[0]]
+    old_outputs = [{**one, "shape": list(expected[0][one["name"]].shape)} for one in before[1]]
+    inputs, outputs = _pairs(old_inputs, runner.inputs), _pairs(old_outputs, runner.outputs)
+    choices = [axes_between(old["shape"], new["shape"]) for old, new in (*inputs, *outputs)]
+    for (old, new), found in zip((*inputs, *outputs), choices, strict=True):
+        if not found:
+            raise ConverterError(f"The converter made {new['name']}{new['shape']} of {old['name']}{old['shape']}.")
+    if sum(len(found) > 1 for found in choices) > _MOST_OPEN:
+        choices = [found[:1] for found in choices]
+    best: tuple[float, Any] = (float("inf"), None)
+    for orders in itertools.product(*choices):
+        tensors = [described(*pair, order) for pair, order in zip((*inputs, *outputs), orders, strict=True)]
+        split = tensors[: len(inputs)], tensors[len(inputs) :]
+        worst = max(_relative(one) for one in _check(runner, *split, samples[:1], expected[:1]))
+        if best[1] is None or worst < best[0]:
+            best = worst, split
+    return best[1]  # type: ignore[no-any-return]
+
+
+def _pairs(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return old and new tensors side by side: by their names as the converter spells them, else by their order."""
+    if len(old) != len(new):
+        raise ConverterError(
+            f"The model has {[one['name'] for one in old]}, the converted one {[one['name'] for one in new]}."
+        )
+    by_name = {_plain(one["name"]): one for one in new}
+    if len(by_name) == len(new) and all(_plain(one["name"]) in by_name for one in old):
+        return [(one, by_name[_plain(one["name"])]) for one in old]
+    return list(zip(old, new, strict=True))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]", "", name.removeprefix("serving_default_"))
+
+
+def axes_between(old: Sequence[int], new: Sequence[int]) -> list[list[int] | None]:
+    """Return how the axes may have been ordered anew: not at all, or the channels last."""
+    found: list[list[int] | None] = [None] if list(old) == list(new) else []
+    if len(old) > 2:
+        last = [0, *range(2, len(old)), 1]
+        if [old[axis] for axis in last] == list(new):
+            found.append(last)
+    # Channels last is what converters do to feature maps; it comes first where both fit.
+    return found[::-1]
+
+
+def described(old: Mapping[str, Any], new: Mapping[str, Any], order: list[int] | None) -> dict[str, Any]:
+    """Return a tensor before and after, as the hub records it."""
+    return {
+        "name": old["name"], "dtype": old["dtype"], "shape": list(old["shape"]), "axes": order,
+        "compiled_name": new["name"], "compiled_dtype": new["dtype"], "compiled_shape": new["shape"],
+        "scale": new["scale"], "zero_point": new["zero_point"],
+    }  # fmt: skip
+
+
+def _with_numbers(tensors: Sequence[dict[str, Any]], ordered: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return tensors with the number format that the quantised model gave them."""
+    now = {tensor["name"]: tensor for tensor in ordered}
+    made = []
+    for at, tensor in enumerate(tensors):
+        # The quantiser keeps the order and may add an ending to names.
+        found = now.get(tensor["compiled_name"]) or ordered[at]
+        numbers = {key: found[key] for key in ("scale", "zero_point")}
+        made.append({**tensor, **numbers, "compiled_name": found["name"], "compiled_dtype": found["dtype"]})
+    return made
+
+
+def as_converted(tensor: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    """Return an array of the source as the converted model takes it."""
+    value = array if tensor["axes"] is None else np.transpose(array, tensor["axes"])
+    dtype = np.dtype(tensor["compiled_dtype"])
+    if tensor["scale"] and value.dtype.kind == "f" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        value = np.clip(np.round(value / tensor["scale"]) + tensor["zero_point"], limits.min, limits.max)
+    return np.ascontiguousarray(value, dtype)
+
+
+def as_source(tensor: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    """Return an array of the converted model as the source would give it."""
+    value = array
+    if tensor["scale"] and array.dtype.kind in "iu":
+        value = (array.astype(np.float32) - tensor["zero_point"]) * np.float32(tensor["scale"])
+    if tensor["axes"] is not None:
+        value = np.transpose(value, np.argsort(tensor["axes"]))
+    return np.ascontiguousarray(value, np.dtype(tensor["dtype"]))
+
+
+def _check(
+    runner: Runner,
+    inputs: Sequence[dict[str, Any]],
+    outputs: Sequence[dict[str, Any]],
+    samples: Sequence[Arrays],
+    expected: Sequence[Arrays],
+) -> list[dict[str, Any]]:
+    """Return how far each output is from ONNX Runtime's: the largest difference and its share of the range."""
+    found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {tensor["name"]: [] for tensor in outputs}
+    by_input = {tensor["compiled_name"]: tensor for tensor in inputs}
+    by_output = {tensor["compiled_name"]: tensor for tensor in outputs}
+    for sample, wanted in zip(samples, expected, strict=True):
+        feed = [by_input[tensor["name"]] for tensor in runner.inputs]
+        answer = runner.run([as_converted(tensor, sample[tensor["name"]]) for tensor in feed])
+        for tensor, array in zip((by_output[one["name"]] for one in runner.outputs), answer, strict=True):
+            found[tensor["name"]].append((as_source(tensor, array), wanted[tensor["name"]]))
+    return [_difference(name, pairs) for name, pairs in found.items()]
+
+
+def _difference(name: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    ours = np.concatenate([np.asarray(one, np.float64).ravel() for one, _ in pairs])
+    theirs = np.concatenate([np.asarray(two, np.float64).ravel() for _, two in pairs])
+    error = np.nan_to_num(np.abs(ours - theirs), nan=np.inf)
+    error[(ours == theirs) | (np.isnan(ours) & np.isnan(theirs))] = 0.0
+    spread = float(np.nanmax(theirs) - np.nanmin(theirs)) if theirs.size else 0.0
+    noise, signal = float(np.sum(error**2)), float(np.nansum(theirs**2))
+    worst = float(error.max()) if error.size else 0.0
+    return {
+        "name": name,
+        "max_abs_error": worst,
+        "range": spread,
+        "share_of_range": worst / spread if spread else (0.0 if worst == 0 else float("inf")),
+        "sqnr_db": None if noise == 0 or signal == 0 else round(10 * float(np.log10(signal / noise)), 2),
+    }
+
+
+def _relative(difference: Mapping[str, Any]) -> float:
+    return float(difference["share_of_range"])
+
+
+def _quantised(
+    floats: Path, request: Mapping[str, Any], inputs: Sequence[dict[str, Any]]
+) -> tuple[Path, dict[str, Any]]:
+    """Return the INT8 model; operators that the quantiser fails on stay float, and are named."""
+    left_out: list[str] = []
+    try:
+        made = _quantise_once(floats, request, inputs, left_out)
+    except (ValueError, RuntimeError) as error:
+        # The quantiser gives the fill value of PADV2 too many axes.
+        if "PADV2" not in _operators(floats):
+            raise ConverterError(f"ai-edge-quantizer cannot quantise the model: {_short(error)}") from error
+        left_out.append("PADV2")
+        made = _quantise_once(floats, request, inputs, left_out)
+    path = Path(request["work"]) / "int8.tflite"
+    made.export_model(str(path), overwrite=True)
+    return path, {"scheme": "static INT8, weights per channel", "left_float": left_out}
+
+
+def _quantise_once(
+    floats: Path, request: Mapping[str, Any], inputs: Sequence[dict[str, Any]], left_out: Sequence[str]
+) -> Any:  # noqa: ANN401 - the quantiser's object
+    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_quantizer import qtyping, quantizer, recipe
+
+    work = quantizer.Quantizer(str(floats), recipe.static_wi8_ai8())
+    for name in (*left_out, *(() if request["quantize_io"] else ("INPUT", "OUTPUT"))):
+        work.update_quantization_recipe(".*", qtyping.TFLOperationName(name), algorithm_key="no_quantize")
+    signature, keys = next(iter(Interpreter(model_path=str(floats)).get_signature_list().items()))
+    by_key = {
+        key: tensor for tensor in inputs for key in keys["inputs"] if _plain(key) == _plain(tensor["compiled_name"])
+    }
+    if len(by_key) != len(inputs):
+        by_key = dict(zip(keys["inputs"], inputs, strict=True))
+    return work.quantize(work.calibrate({signature: _Calibration(request["calibration"], by_key)}))
+
+
+class _Calibration:
+    """Batches as the converted model takes them; the quantiser goes through them more than once."""
+
+    def __init__(self, folder: str, by_key: Mapping[str, dict[str, Any]]) -> None:
+        self._folder = folder
+        self._by_key = by_key
+
+    def __iter__(self) -> Iterator[Arrays]:
+        for batch in _batches(self._folder):
+            yield {key: as_converted(tensor, batch[tensor["name"]]) for key, tensor in self._by_key.items()}
+
+
+def _operators(path: Path) -> dict[str, int]:
+    """Return how often each operator occurs."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    model = schema.ModelT.InitFromPackedBuf(path.read_bytes(), 0)
+    found: dict[str, int] = {}
+    for graph in model.subgraphs:
+        for operator in graph.operators:
+            code = model.operatorCodes[operator.opcodeIndex]
+            number = max(code.builtinCode, code.deprecatedBuiltinCode)
+            name = names.get(number, str(number))
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
