@@ -358,6 +358,43 @@ def test_no_trtexec_says_where_it_was_looked_for(make_here: Any, model: Path) ->
         assert "input" in last_run(ctx).artifacts
 
 
+def test_it_is_asked_once_what_it_can_do(
+    make_here: Any, programs: dict[str, Path], model: Path, tmp_path: Path
+) -> None:
+    """While the context lives; each step is one call besides."""
+    calls = tmp_path / "calls"
+    program = tmp_path / "counting"
+    program.write_text(f"#!/bin/sh\necho \"$1\" >> '{calls}'\nexec '{programs['10.16.0']}' \"$@\"\n")
+    program.chmod(0o755)
+    with temporary_context([make_here(path=program)]) as ctx:
+        compiled = TensorRTCompiler().run(ctx, model)
+        TensorRTProfiler().run(ctx, compiled)
+        TensorRTInvoker().run(ctx, compiled, {"x": images()})
+    words = [line.partition("=")[0] for line in calls.read_text().splitlines()]
+    assert words == ["--help", "--onnx", "--loadEngine", "--loadEngine"]
+
+
+def test_it_is_found_where_nvidias_packages_put_it(
+    make_here: Any, programs: dict[str, Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Jetson it is not on PATH."""
+    monkeypatch.setattr("embedl_hub.tensorrt.program._USUAL", ("/nowhere/trtexec", str(programs["8.6.1"])))
+    with temporary_context([make_here(path="trtexec")]) as ctx:
+        TensorRTCompiler().run(ctx, model)
+        assert last_run(ctx).params["runtime_version"].value == "8.6.1"
+
+
+def test_a_library_that_is_missing_is_not_a_missing_trtexec(make_here: Any, model: Path, tmp_path: Path) -> None:
+    """The loader's words, and what to set."""
+    program = tmp_path / "unlinked"
+    words = "error while loading shared libraries: libnvinfer.so.10: cannot open shared object file"
+    program.write_text(f"#!/bin/sh\necho 'trtexec: {words}' >&2\nexit 127\n")
+    program.chmod(0o755)
+    message = r"a library it needs is not.*libnvinfer.*LD_LIBRARY_PATH"
+    with temporary_context([make_here(path=program)]) as ctx, pytest.raises(CompileError, match=message):
+        TensorRTCompiler().run(ctx, model)
+
+
 def test_another_program_of_that_name_is_not_believed(make_here: Any, model: Path) -> None:
     """Its help does not speak of TensorRT."""
     with temporary_context([make_here(path="/bin/echo")]) as ctx, pytest.raises(CompileError, match="another program"):
