@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -153,6 +154,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="edgeproof-cells-") as name:
         folder = Path(name)
+        # Each cell is to be run, not taken from what an earlier call kept.
+        os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         for cell in cells(folder, save(residual_net(), folder / "net.onnx"), arguments.board, arguments.trtexec):
             if arguments.json:
                 print(json.dumps(asdict(cell)))

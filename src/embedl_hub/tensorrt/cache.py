@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from embedl_hub.errors import CommandError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from embedl_hub.core.device import CommandRunner
     from embedl_hub.paths import RemotePath
-    from embedl_hub.tensorrt.place import Place
     from embedl_hub.tensorrt.program import Trtexec
 
 _QUICK_S = 120.0
@@ -61,6 +61,30 @@ exit 0
 """
 
 
+class Shelf(Protocol):
+    """Where engines are kept: a folder that stays, on a machine that commands can be run on."""
+
+    @property
+    def runner(self) -> CommandRunner:
+        """Runs commands there."""
+        ...
+
+    @property
+    def cache(self) -> RemotePath:
+        """The folder that stays."""
+        ...
+
+    @property
+    def contents(self) -> RemotePath | None:
+        """The folder of contents by hash there; None where nothing has to be sent."""
+        ...
+
+    @property
+    def cache_cap_bytes(self) -> int:
+        """Engines are trimmed to this size."""
+        ...
+
+
 @dataclass(frozen=True)
 class Key:
     """What decides an engine.
@@ -96,7 +120,7 @@ def key_of(program: Trtexec, model: str, options: Mapping[str, Any]) -> Key:
     return Key(model, options, version, program.gpu)
 
 
-def find_engine(place: Place, key: Key) -> dict[str, Any] | None:
+def find_engine(place: Shelf, key: Key) -> dict[str, Any] | None:
     """Return the note of an engine that is kept there, or None."""
     try:
         text = _script(place, _FIND, str(place.cache), key.hexdigest())
@@ -110,7 +134,7 @@ def find_engine(place: Place, key: Key) -> dict[str, Any] | None:
     return note if isinstance(note, dict) and {"sha256", "size_bytes", "engine"} <= note.keys() else None
 
 
-def keep_engine(place: Place, key: Key, note: Mapping[str, Any], folder: RemotePath, file_name: str) -> None:
+def keep_engine(place: Shelf, key: Key, note: Mapping[str, Any], folder: RemotePath, file_name: str) -> None:
     """Keep an engine with its note; ``folder`` holds them there."""
     contents = "" if place.contents is None else str(place.contents)
     cap_kib = str(place.cache_cap_bytes >> 10)
@@ -118,12 +142,12 @@ def keep_engine(place: Place, key: Key, note: Mapping[str, Any], folder: RemoteP
     _script(place, _KEEP, *words)
 
 
-def engine_folder(place: Place, key: Key) -> RemotePath:
+def engine_folder(place: Shelf, key: Key) -> RemotePath:
     """Return where an engine is kept there."""
     return place.cache / "engines" / key.hexdigest()
 
 
-def timing_cache(place: Place, program: Trtexec) -> RemotePath:
+def timing_cache(place: Shelf, program: Trtexec) -> RemotePath:
     """Return the file there in which TensorRT remembers what it timed, one for each version and GPU."""
     folder = place.cache / "timing"
     _script(place, 'mkdir -p -m 700 -- "$1"', str(folder))
@@ -140,5 +164,5 @@ def _digest(value: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _script(place: Place, text: str, *arguments: str) -> str:
+def _script(place: Shelf, text: str, *arguments: str) -> str:
     return place.runner.run(["sh", "-c", text, _LABEL, *arguments], hide=True, timeout_s=_QUICK_S).stdout

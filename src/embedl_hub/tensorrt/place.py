@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.device import AnyPath, CommandRunner, Device
     from embedl_hub.tracking import LoggedArtifact
 
-_LOCAL_CAP_BYTES = 8 << 30
+LOCAL_CAP_BYTES = 8 << 30
 
 
 class Place(Protocol):
@@ -75,7 +75,7 @@ class Here:
     """This machine: models are used where they are in the store."""
 
     title = "this machine"
-    cache_cap_bytes = _LOCAL_CAP_BYTES
+    cache_cap_bytes = LOCAL_CAP_BYTES
     contents: RemotePath | None = None
 
     def __init__(self, ctx: HubContext, config: TrtexecConfig, scratch: Path, notes: dict[str, object]) -> None:
@@ -95,7 +95,7 @@ class Here:
     @property
     def cache(self) -> RemotePath:
         """The user's cache folder."""
-        return RemotePath(platformdirs.user_cache_path("edgeproof") / "tensorrt")
+        return own_cache()
 
     def send(self, artifact: LoggedArtifact) -> RemotePath:
         """Return where the artifact is in the store."""
@@ -111,6 +111,11 @@ class Here:
     def get(self, remote: AnyPath, local: Path) -> None:
         """Copy a result out of the scratch folder."""
         self.runner.get(remote, local)
+
+
+def own_cache() -> RemotePath:
+    """Return the user's cache folder on this machine."""
+    return RemotePath(platformdirs.user_cache_path("edgeproof") / "tensorrt")
 
 
 class OnBoard:

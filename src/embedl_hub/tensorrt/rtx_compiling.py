@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError, TensorRTCompiledModel
+from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import NoProviderError
+from embedl_hub.paths import RemotePath
+from embedl_hub.tensorrt.cache import Key, engine_folder, find_engine, keep_engine, write_note
 from embedl_hub.tensorrt.compiling import log_source, prepare
-from embedl_hub.tensorrt.rtx import Request, build, is_installed
+from embedl_hub.tensorrt.place import LOCAL_CAP_BYTES, own_cache
+from embedl_hub.tensorrt.rtx import Request, build, is_installed, version
 from embedl_hub.tensorrt.shapes import shape_profile
 from embedl_hub.tensorrt.types import tensor_facts
 from embedl_hub.toolchain.model import inputs_of, outputs_of
 from embedl_hub.toolchain.place import scratch_folder
 from embedl_hub.toolchain.refusal import refusals_as
+from embedl_hub.tracking import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from embedl_hub.core.context import HubContext
-    from embedl_hub.core.device import TensorRTRTXConfig
+    from embedl_hub.core.device import CommandRunner, TensorRTRTXConfig
+    from embedl_hub.tensorrt.compiling import Prepared
+    from embedl_hub.tracking import LoggedArtifact
 
 
 def compile_model(
@@ -32,15 +40,58 @@ def compile_model(
         )
     with refusals_as(CompileError), scratch_folder() as scratch:
         ctx.client.log_param("$runtime", "tensorrt_rtx")
-        prepared = prepare(ctx, scratch, log_source(ctx, scratch, onnx_path), input_shape)
-        model = prepared.artifact.to_local(ctx).local()
-        model = model / prepared.file_name if prepared.file_name else model
-        profile = shape_profile(inputs_of(prepared.model), config)
-        engine = scratch / f"{onnx_path.stem}.engine"
-        targets = list(config.compute_capabilities)
-        request = Request(str(model), str(engine), targets, profile.as_value(), config.workspace_mib)
-        answer = build(request, scratch, config.timeout_s)
-        artifact = ctx.client.log_artifact(engine, name="path")
+        source = log_source(ctx, scratch, onnx_path)
+        key = _key(config, source.sha256, input_shape)
+        file_name = f"{onnx_path.stem}.engine"
+        taken = _take_kept(ctx, key, file_name)
+        ctx.client.log_param("cached", value=taken is not None)
+        artifact, facts = taken or _build(
+            ctx, config, key, file_name, prepare(ctx, scratch, source, input_shape), scratch
+        )
+    ctx.client.log_param("engine", facts)
+    ctx.client.log_param("runtime_version", facts["tensorrt_rtx_version"])
+    ctx.client.log_param("precision", facts["precision"])
+    ctx.client.log_metric("model_size_mb", artifact.size_bytes / 1e6)
+    return TensorRTCompiledModel.from_current_run(ctx, engine=facts)
+
+
+@dataclass(frozen=True)
+class _Shelf:
+    """The user's cache folder on this machine."""
+
+    runner: CommandRunner = field(default_factory=LocalCommandRunner)
+    cache: RemotePath = field(default_factory=own_cache)
+    contents: RemotePath | None = None
+    cache_cap_bytes: int = LOCAL_CAP_BYTES
+
+
+def _key(config: TensorRTRTXConfig, model: str, input_shape: Sequence[int] | None) -> Key:
+    names = ("min_shapes", "opt_shapes", "max_shapes", "workspace_mib")
+    options = {**{name: getattr(config, name) for name in names}, "input_shape": input_shape}
+    return Key(model, options, f"rtx {version()}", {"name": ",".join(config.compute_capabilities)})
+
+
+def _take_kept(ctx: HubContext, key: Key, file_name: str) -> tuple[LoggedArtifact, dict[str, Any]] | None:
+    """Take an engine that was built here before; a damaged one is as good as none."""
+    note = find_engine(_Shelf(), key)
+    path = Path(engine_folder(_Shelf(), key) / "engine.plan")
+    if note is None or hash_file(path) != note["sha256"]:
+        return None
+    return ctx.client.log_artifact(path, name="path", file_name=file_name), dict(note["engine"])
+
+
+def _build(
+    ctx: HubContext, config: TensorRTRTXConfig, key: Key, file_name: str, prepared: Prepared, scratch: Path
+) -> tuple[LoggedArtifact, dict[str, Any]]:
+    """Build the engine and keep it; return it with what is known about it."""
+    model = prepared.artifact.to_local(ctx).local()
+    model = model / prepared.file_name if prepared.file_name else model
+    profile = shape_profile(inputs_of(prepared.model), config)
+    engine = scratch / "engine.plan"
+    targets = list(config.compute_capabilities)
+    request = Request(str(model), str(engine), targets, profile.as_value(), config.workspace_mib)
+    answer = build(request, scratch, config.timeout_s)
+    artifact = ctx.client.log_artifact(engine, name="path", file_name=file_name)
     facts = {
         "tensorrt_rtx_version": answer["version"],
         "compute_capabilities": targets,
@@ -50,9 +101,9 @@ def compile_model(
         "outputs": [tensor_facts(tensor.name, tensor.dtype, tensor.shape) for tensor in outputs_of(prepared.model)],
         "network_layers": answer["layers"],
         "warnings": answer["warnings"],
+        "key": key.hexdigest(),
     }
-    ctx.client.log_param("engine", facts)
-    ctx.client.log_param("runtime_version", answer["version"])
-    ctx.client.log_param("precision", facts["precision"])
-    ctx.client.log_metric("model_size_mb", artifact.size_bytes / 1e6)
-    return TensorRTCompiledModel.from_current_run(ctx, engine=facts)
+    note = {"sha256": artifact.sha256, "size_bytes": artifact.size_bytes, "engine": facts}
+    write_note(scratch / "note.json", note)
+    keep_engine(_Shelf(), key, note, RemotePath(scratch), file_name)
+    return artifact, facts

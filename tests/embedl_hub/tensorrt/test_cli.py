@@ -50,8 +50,9 @@ def test_all_three_steps(
         assert arrays["y"].shape == (1, 10)
 
 
-def test_rtx_too(tmp_path: Path) -> None:
+def test_rtx_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine for a generation, by the command line alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     home = tmp_path / "home"
     home.mkdir()
     (home / "devices.toml").write_text('[devices.ada]\ntype = "tensorrt_rtx"\n')

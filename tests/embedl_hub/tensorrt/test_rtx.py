@@ -23,6 +23,11 @@ from embedl_hub.tracking import Run
 OPEN = {"min_shapes": {"x": (1, 3, 16, 16)}, "opt_shapes": {"x": (4, 3, 16, 16)}, "max_shapes": {"x": (8, 3, 16, 16)}}
 
 
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def ada(**settings: object) -> Device:
     config = TensorRTRTXConfig(("SM89",), **settings)  # type: ignore[arg-type]
     return Device("ada", provider_type="tensorrt_rtx", provider_config=config)
@@ -49,6 +54,25 @@ def test_a_real_engine(kind: str, shapes: str, tmp_path: Path) -> None:
         assert model.engine["tensorrt_rtx_version"] == rtx.version()
         assert model.engine["shapes"]["max"] == ({"x": [8, 3, 16, 16]} if shapes == "open" else {})
         assert TensorRTCompiledModel.from_run(last_run(ctx)) == model
+
+
+def test_the_second_time_it_is_taken_from_the_cache(tmp_path: Path) -> None:
+    """For the same generation and shapes only; a damaged one is built again."""
+    path = save(residual_net("n"), tmp_path / "net.onnx")
+
+    def cached(device: Device, *, batch: int = 1) -> bool:
+        with temporary_context([device]) as ctx:
+            TensorRTCompiler(input_shape=(batch, 3, 16, 16)).run(ctx, path)
+            return bool(last_run(ctx).params["cached"].value)
+
+    assert not cached(ada())
+    assert cached(ada())
+    assert not cached(ada(), batch=2)
+    assert not cached(Device("other", provider_type="tensorrt_rtx", provider_config=TensorRTRTXConfig(("SM86",))))
+    for kept in (tmp_path / "cache").rglob("engine.plan"):
+        kept.write_bytes(b"rubbish")
+    assert not cached(ada())
+    assert cached(ada())
 
 
 def test_several_generations_in_one_engine(tmp_path: Path) -> None:
