@@ -20,7 +20,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -31,10 +31,12 @@ from embedl_hub.core import HubContext
 from embedl_hub.core.compile import ONNXRuntimeCompiledModel, ONNXRuntimeCompiler
 from embedl_hub.core.device import Device, ONNXRuntimeConfig
 from embedl_hub.core.profile import ONNXRuntimeProfiler
-from embedl_hub.tracking import Run
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from report import machine, print_table, version_of
+
+if TYPE_CHECKING:
+    from embedl_hub.tracking import Run
 
 TOLERANCE = 0.05
 MOST_FALSE_ALARMS = 0.01
