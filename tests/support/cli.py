@@ -11,7 +11,7 @@ from typing import Any
 
 
 def hub(
-    *arguments: object, cwd: Path | None = None, stdin: str = "", **variables: str
+    *arguments: object, cwd: Path | str | None = None, stdin: str = "", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a command and return how it ended."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDL_HUB_")}
@@ -21,7 +21,7 @@ def hub(
     )  # fmt: skip
 
 
-def answer(*arguments: object, cwd: Path | None = None, **variables: str) -> Any:
+def answer(*arguments: object, cwd: Path | str | None = None, **variables: str) -> Any:
     """Run a command that must succeed and return its JSON."""
     done = hub(*arguments, "--json", cwd=cwd, **variables)
     assert done.returncode == 0, done.stderr
