@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from embedl_hub.comparison import Ratio
-from embedl_hub.comparison._statistics import centre, correlation_length, log_error, ratio_of
+from embedl_hub.comparison._statistics import centre, correlation_length, error_of, ratio_of, take
 
 
 def _drifting(seed: int, count: int = 300, memory: float = 0.9) -> NDArray[np.float64]:
@@ -30,13 +30,14 @@ def test_independent_samples_know_nothing_of_each_other() -> None:
     assert correlation_length(_drifting(3, 500).tolist()) > 6
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.9])
-def test_intervals_of_equal_samples_hold_one(memory: float) -> None:
+@pytest.mark.parametrize(("memory", "count"), [(0.0, 300), (0.9, 300), (0.9, 2400)])
+def test_intervals_of_equal_samples_hold_one(memory: float, count: int) -> None:
     """About 95 times in 100, however much the samples resemble their neighbours."""
     held = 0
     for seed in range(100):
-        one, other = _drifting(2 * seed, memory=memory), _drifting(2 * seed + 1, memory=memory)
-        ratio = ratio_of("latency", one.mean(), other.mean(), one.tolist(), other.tolist())
+        one, other = (_drifting(2 * seed + each, count, memory) for each in (0, 1))
+        errors = [error_of("latency", take(values.tolist())) for values in (one, other)]
+        ratio = ratio_of(one.mean(), other.mean(), *errors)
         held += not ratio.shows_difference
     assert held >= 86
 
@@ -46,7 +47,7 @@ def test_a_real_difference_is_shown(name: str) -> None:
     """In the direction of the metric."""
     one, other = _drifting(1, memory=0.5), 1.1 * _drifting(2, memory=0.5)
     value = 1 / 1.1 if name == "fps" else 1.1
-    ratio = ratio_of(name, value, 1.0, other.tolist(), one.tolist())
+    ratio = ratio_of(value, 1.0, error_of(name, take(other.tolist())), error_of(name, take(one.tolist())))
     assert ratio.shows_difference
     assert ratio.low is not None
     assert ratio.high is not None
@@ -55,17 +56,31 @@ def test_a_real_difference_is_shown(name: str) -> None:
 
 def test_without_samples_there_is_no_interval() -> None:
     """Nor for metrics that samples do not tell."""
-    assert ratio_of("latency", 2, 1, [], []) == Ratio(2)
-    assert ratio_of("peak_memory_mb", 3, 1, [1.0] * 50, [1.0] * 50) == Ratio(3)
+    assert ratio_of(2, 1, None, None) == Ratio(2)
     assert Ratio(2).shows_difference is None
-    assert log_error("latency_min", [1.0] * 50) == 0
-    assert log_error("latency_median", [1.0] * 50) == 0
+    assert error_of("latency", take([])) is None
+    assert error_of("latency", take([0.0] * 50)) is None
+    assert error_of("peak_memory_mb", take([1.0] * 50)) is None
+    steady = error_of("latency_median", take([1.0] * 50))
+    assert steady is not None
+    assert steady.log == 0
 
 
 def test_the_same_samples_give_the_same_interval() -> None:
     """A report must not change when it is printed again."""
-    one, other = _drifting(1).tolist(), _drifting(2).tolist()
-    assert ratio_of("latency", 1, 1, one, other) == ratio_of("latency", 1, 1, one, other)
+    values = _drifting(1).tolist()
+    assert error_of("latency", take(values)) == error_of("latency", take(values))
+
+
+@pytest.mark.parametrize("name", ["latency", "latency_median", "latency_p90"])
+@pytest.mark.parametrize("memory", [0.0, 0.9])
+def test_many_samples_are_judged_alike_and_at_once(name: str, memory: float) -> None:
+    """Blocks tell the same as drawing, without its cost."""
+    values = _drifting(5, 2400, memory).tolist()
+    with_blocks, drawn = error_of(name, take(values)), error_of(name, take(values[:2000]))
+    assert with_blocks is not None
+    assert drawn is not None
+    assert 0.5 < with_blocks.log / drawn.log < 2
 
 
 @given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=40))
