@@ -35,6 +35,8 @@ HEAVY = (
         "embedl_hub.core.device",
         "embedl_hub.tracking",
         "embedl_hub.testing",
+        "embedl_hub.comparison",
+        "embedl_hub.credentials",
         "embedl_hub.cli.main",
     ],
 )

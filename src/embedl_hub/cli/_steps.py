@@ -15,15 +15,21 @@ import click
 from embedl_hub.cli._output import emit, home_option, json_option, number, table, with_verbosity, working
 from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.core import HubContext
-from embedl_hub.core.component import CompiledModel, Component, LoggedArtifact, RunType, installed_providers
+from embedl_hub.core.component import (
+    CompiledModel,
+    Component,
+    ComponentOutput,
+    LoggedArtifact,
+    RunType,
+    installed_providers,
+)
 from embedl_hub.core.device import DEVICES_FILE, load_devices
 from embedl_hub.errors import ConfigError, TrackingError, known
-from embedl_hub.tracking import find_home
+from embedl_hub.tracking import equal, find_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from embedl_hub.core.component import ComponentOutput
     from embedl_hub.tracking import Run
 
 _SUFFIXES = {RunType.COMPILE: "Compiler", RunType.PROFILE: "Profiler", RunType.INFERENCE: "Invoker"}
@@ -263,8 +269,7 @@ def _carry_out(component: type[Component], model: str, values: dict[str, Any], w
         where = "this machine" if here else chosen or "the first device that serves"
         with working(f"{component.__name__}: {model} on {where}"):
             result = step.run(ctx, subject, **_with_device(component, None if here else chosen), **values)
-        assert ctx.client.store is not None  # noqa: S101 - the command line always tracks
-        run = ctx.client.store.run(_run_id(result) or ctx.client.store.find(limit=1).runs[0].id)
+        run = run_of(ctx, result)
     if wishes.output is not None:
         copy_result(run, wishes.output)
     if wishes.as_json:
@@ -324,9 +329,13 @@ def _kept(ctx: HubContext, component: type[Component], path: Path) -> CompiledMo
     return model_class(component)(path=artifact)
 
 
-def _run_id(result: ComponentOutput) -> str | None:
-    values = (getattr(result, each.name) for each in dataclasses.fields(result))
-    return next((value.run_id for value in values if isinstance(value, LoggedArtifact) and value.run_id), None)
+def run_of(ctx: HubContext, result: object) -> Run:
+    """Return the run that made a result: its artifacts know it; else the newest of the project."""
+    store = ctx.client.store
+    assert store is not None  # noqa: S101 - the command line always tracks
+    values = vars(result).values() if isinstance(result, ComponentOutput) else ()
+    known_ids = (value.run_id for value in values if isinstance(value, LoggedArtifact) and value.run_id)
+    return store.run(next(known_ids, None) or store.find(equal("project", ctx.project_name), limit=1).runs[0].id)
 
 
 def copy_result(run: Run, target: Path) -> None:

@@ -145,7 +145,7 @@ def test(name: str, wait_s: float, home: Path | None, as_json: bool) -> None:
         emit({"device": name, "is_ok": all(step.is_ok for step in steps), "steps": [vars(step) for step in steps]})
     else:
         rows = [("ok" if step.is_ok else "FAILS", step.title, f"{step.seconds:.2f} s", step.says) for step in steps]
-        table(("", "step", "took", "says"), rows)
+        table(("", "step", "took", "says"), rows, folds=True)
     if not all(step.is_ok for step in steps):
         failed = next(step for step in steps if not step.is_ok)
         raise DeviceError(f"Device {name!r} is not ready: {failed.title}: {failed.says}")
