@@ -107,7 +107,7 @@ def find_baseline(store: Store, word: str, candidate: Run) -> Run:
         before = runs[-1].id
     raise TrackingError(
         f"No finished {candidate.type} run of project {candidate.project!r} has the tag {name}={value}. "
-        f"Give one: embedl-hub log tag RUN {name} {value}"
+        f"Give one when you profile: embedl-hub profile ... --tag {name}={value}"
     )
 
 
