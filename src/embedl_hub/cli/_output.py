@@ -121,6 +121,14 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping."""
+    split = [word.partition("=") for word in words]
+    if wrong := [key for key, equals, _ in split if not equals or not key.strip()]:
+        raise click.UsageError(f"{wrong[0]!r} must look like KEY=VALUE.")
+    return {key.strip(): value for key, _, value in split}
+
+
 def as_value(text: str) -> Any:  # noqa: ANN401 - any TOML value
     """Return what a user typed as a value: a number, true, a list; else the text itself."""
     import tomllib  # noqa: PLC0415 - few commands need it

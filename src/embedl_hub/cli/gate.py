@@ -101,7 +101,7 @@ def find_baseline(store: Store, word: str, candidate: Run) -> Run:
         return store.run(found.id)
     raise TrackingError(
         f"No finished {candidate.type} run of project {candidate.project!r} has the tag {name}={value}. "
-        f"Give one: embedl-hub log tag RUN {name} {value}"
+        f"Give one when you profile: embedl-hub profile ... --tag {name}={value}"
     )
 
 

@@ -113,18 +113,18 @@ def test_int8_by_command_line(project: Path) -> None:
 def test_a_file_can_be_profiled_and_gated_by_tag(project: Path) -> None:
     """A model that was never compiled here; the baseline is found by its tag; a tag nobody has is said."""
     answer("device", "add", "here", "--type", "local", "--lease-dir", "", *_set(*QUICK), cwd=project)
-    first = answer("profile", "onnxruntime", "net.onnx", "--device", "here", cwd=project)
+    words = ("--device", "here", "--tag", "stage=trial", "--tag", "by=hand")
+    first = answer("profile", "onnxruntime", "net.onnx", *words, cwd=project)
     missing = hub("gate", first["run"], "--baseline", "stage=main", cwd=project)
     assert missing.returncode == 1
     assert "has the tag stage=main" in missing.stderr
     kept = answer("run", "show", first["run"], cwd=project)
     assert kept["artifacts"]["input"]["file_name"] == "net.onnx"
-    unrepeated = answer("gate", first["run"], "--baseline", _another(project), "--no-repeat", cwd=project)
+    assert kept["tags"] == {"stage": "trial", "by": "hand"}
+    second = answer("profile", "onnxruntime", "net.onnx", "--device", "here", cwd=project)
+    unrepeated = answer("gate", second["run"], "--baseline", "stage=trial", "--no-repeat", cwd=project)
+    assert unrepeated["baseline_id"] == first["run"]
     assert unrepeated["pairs"] == []
-
-
-def _another(project: Path) -> str:
-    return str(answer("profile", "onnxruntime", "net.onnx", "--device", "here", cwd=project)["run"])
 
 
 def test_wrong_arrays_are_said(project: Path) -> None:
