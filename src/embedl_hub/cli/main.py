@@ -14,6 +14,7 @@ from embedl_hub.errors import HubError
 _COMMANDS = {
     "reindex": "Rebuild the index of runs from the run folders.",
     "run": "List and show recorded runs.",
+    "ui": "Show runs, profiles and comparisons in the browser.",
 }
 
 
