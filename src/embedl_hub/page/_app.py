@@ -180,25 +180,21 @@ class _Pages:
         """Say that there is no such address, or that it cannot be used so."""
         assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
         message = "There is no such page." if error.status_code == 404 else error.detail
-        shown = {"message": message, "status": error.status_code}
-        response = self._respond(
-            request, _views.Answer("error.html", {"error": message}, shown, status=error.status_code)
-        )
+        response = self._respond(request, _views.problem(message, error.status_code))
         response.headers.update(error.headers or {})
         return response
 
     def broken(self, request: Request, error: Exception) -> Response:  # noqa: ARG002 - told by the server's log only
         """Say that it is our fault, and nothing else."""
         message = "Something went wrong here; the log of the server tells what."
-        shown = {"message": message, "status": 500}
-        response = self._respond(request, _views.Answer("error.html", {"error": message}, shown, status=500))
+        response = self._respond(request, _views.problem(message, 500))
         # This answer is made outside of the guard.
         response.headers.update(HEADERS)
         return response
 
     def _respond(self, request: Request, answer: Answer, *, as_json: bool = False) -> Response:
         if as_json or request.url.path.endswith(".json") or _prefers_json(request):
-            response = Response(_json.dumps(answer.data), answer.status, media_type="application/json")
+            response = Response(_json.dumps(answer.data()), answer.status, media_type="application/json")
         else:
             part = answer.parts.get(request.query_params.get("part", ""))
             html = templates().get_template(part or answer.template).render(self._common(request) | answer.context)

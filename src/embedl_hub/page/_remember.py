@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 Found = TypeVar("Found")
-_FRESH_S = 5.0
+_FRESH_S = 15.0
 _OLD_S = 600.0
 _MOST = 256
+_MOST_FOREVER = 10_000
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Memory:
 
     _kept: dict[Hashable, tuple[float, object]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _forever: dict[Hashable, object] = field(default_factory=dict)
     _asked: set[Hashable] = field(default_factory=set)
 
     def recall(self, key: Hashable, look: Callable[[], Found]) -> Found:
@@ -40,6 +42,15 @@ class Memory:
             if is_first:
                 threading.Thread(target=self._look_again, args=(key, look), daemon=True).start()
         return found[1]  # type: ignore[return-value]
+
+    def keep(self, key: Hashable, look: Callable[[], Found]) -> Found:
+        """Return the answer for a key, of something that never changes."""
+        if key in self._forever:
+            return self._forever[key]  # type: ignore[return-value]
+        if len(self._forever) >= _MOST_FOREVER:
+            self._forever = {}
+        answer = self._forever[key] = look()
+        return answer
 
     def _look(self, key: Hashable, look: Callable[[], Found]) -> Found:
         answer = look()

@@ -131,30 +131,57 @@ def name_column(view: View) -> Column:
     return _column(view, "name")
 
 
-def cell(run: Run, key: str) -> tuple[str, str]:
-    """Return what a run has in a column: the text, and the exact value for a title."""
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a run has in a column.
+
+    Attributes:
+        kind: ``status``, ``verdict``, ``time``, ``link``, ``num`` or ``text``: how it is shown.
+        exact: The whole or exact value, for a title.
+    """
+
+    kind: str
+    text: str
+    exact: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run in the table."""
+
+    run: Run
+    cells: list[Cell]
+
+
+def row_of(run: Run, columns: Sequence[Column], model: tuple[str, str], now_ms: int) -> Row:
+    """Return a run as a row; a list of runs comes without artifacts, so its model is given."""
+    return Row(run, [_cell(run, column.key, model, now_ms) for column in columns])
+
+
+def _cell(run: Run, key: str, model: tuple[str, str], now_ms: int) -> Cell:
     group, dot, name = key.partition(".")
     if dot:
         return _logged(run, group, name)
     if key == "model":
-        artifact = run.artifacts.get("input")
-        return ("", "") if artifact is None else (artifact.file_name, artifact.sha256)
+        return Cell("text", *model)
     if key == "duration":
         took = None if run.ended_ms is None else run.ended_ms - run.started_ms
-        return _words.span(took), "" if took is None else f"{took / 1000} s"
+        return Cell("num", _words.span(took), "" if took is None else f"{took / 1000} s")
     if key == "started":
-        return _words.moment(run.started_ms), _words.moment_iso(run.started_ms)
-    return str(getattr(run, key) or ""), ""
+        return Cell("time", _words.ago(run.started_ms, now_ms), _words.moment(run.started_ms))
+    text = str(getattr(run, key) or "")
+    return Cell({"status": "status", "device": "link"}.get(key, "text"), text, text)
 
 
-def _logged(run: Run, group: str, name: str) -> tuple[str, str]:
+def _logged(run: Run, group: str, name: str) -> Cell:
     if group == "metrics":
         metric = run.metric(name)
-        return ("", "") if metric is None else (_words.number(metric.value), repr(metric.value))
+        return Cell("num", "") if metric is None else Cell("num", _words.number(metric.value), repr(metric.value))
     if group == "params":
         text = _words.value(run.params[name].value) if name in run.params else ""
-        return text, text
-    return run.tags.get(name, ""), run.tags.get(name, "")
+        return Cell("verdict" if name == "verdict" and text else "text", text, text)
+    text = run.tags.get(name, "")
+    return Cell("text", text, text)
 
 
 def _usual(view: View, names: ValueNames | None) -> list[str]:

@@ -36,14 +36,14 @@ class Answer:
 
     Attributes:
         template: The page.
-        data: The JSON twin.
+        data: Makes the JSON twin, when that is asked for.
         context: What the template needs.
         parts: Pieces of the page that can be asked for alone, by name.
         status: The HTTP status.
     """
 
     template: str
-    data: dict[str, Any]
+    data: Callable[[], dict[str, Any]]
     context: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
     status: int = 200
@@ -65,7 +65,7 @@ class Visit:
 def projects(visit: Visit) -> Answer:
     """Show the projects."""
     found = visit.scope.projects()
-    return Answer("projects.html", {"projects": _json.plain(found)}, {"projects": found, **_now()})
+    return Answer("projects.html", lambda: {"projects": _json.plain(found)}, {"projects": found, **_now()})
 
 
 def runs(visit: Visit) -> Answer:
@@ -83,26 +83,44 @@ def runs(visit: Visit) -> Answer:
             limit=_table.PAGE_SIZE,
         )  # fmt: skip
         found, after = page.runs, page.after
-        if any(column.key == "model" for column in columns):
-            found = tuple(visit.scope.run(run.id) for run in found)
     except ConfigError as error:
         message, status = str(error), 400
     context = {
         "view": view, "columns": columns, "shown_keys": [column.key for column in columns], "devices": devices,
-        "runs": found, "after": after, "message": message,
-        "name_column": _table.name_column(view), "choices": _table.choices(names), "cell": _table.cell,
+        "rows": _rows(visit, found, columns), "after": after, "message": message,
+        "name_column": _table.name_column(view), "choices": _table.choices(names),
         "statuses": [one.value for one in RunStatus], "types": [one.value for one in RunType],
         "project_names": [one.name for one in visit.recall("projects", visit.scope.projects)], **_now(),
     }  # fmt: skip
-    data = {"runs": [_json.run_row(run) for run in found], "after": after, "error": message}
+
+    def data() -> dict[str, Any]:
+        return {"runs": [_json.run_row(run) for run in found], "after": after, "error": message}
+
     return Answer("runs.html", data, context, {"rows": "rows.html"}, status)
+
+
+def _rows(visit: Visit, found: Sequence[Run], columns: Sequence[_table.Column]) -> list[_table.Row]:
+    now_ms, models = _now()["now_ms"], {}
+    if any(column.key == "model" for column in columns):
+        models = {run.id: _model_of(visit, run) for run in found}
+    return [_table.row_of(run, columns, models.get(run.id, ("", "")), now_ms) for run in found]
+
+
+def _model_of(visit: Visit, run: Run) -> tuple[str, str]:
+    """Return the name and hash of what a run read first. A list comes without artifacts; an ended run never changes."""
+
+    def look() -> tuple[str, str]:
+        artifact = visit.scope.run(run.id).artifacts.get("input")
+        return ("", "") if artifact is None else (artifact.file_name, artifact.sha256)
+
+    return look() if run.ended_ms is None else visit.memory.keep(("model", run.id), look)
 
 
 def count(visit: Visit) -> Answer:
     """Say how many runs a run table has in all; asked for after the page, as counting takes longer than finding."""
     view = _table.View.of(visit.request.query_params.multi_items())
     number = visit.scope.count(view.where(), archived=view.shows_archived())
-    return Answer("count.html", {"count": number}, {"count": number})
+    return Answer("count.html", lambda: {"count": number}, {"count": number})
 
 
 def run(visit: Visit) -> Answer:
@@ -115,10 +133,6 @@ def run_answer(scope: Scope, found: Run) -> Answer:
     """Return what the page of a run shows."""
     lineage, profile = scope.lineage(found), profile_of(found)
     series = _json.series(found)
-    data = {
-        "run": _json.run_whole(found), "lineage": _json.lineage(lineage),
-        "profile": None if profile is None else _json.plain(profile),
-    }  # fmt: skip
     charts: dict[str, Any] = {
         "series": {name: [[metric.step, metric.value] for metric in metrics]
                    for name, metrics in series.items() if len(metrics) > 1},
@@ -130,6 +144,10 @@ def run_answer(scope: Scope, found: Run) -> Answer:
         }  # fmt: skip
     context = {"run": found, "profile": profile, "lineage": lineage, "series": series, "charts": charts,
                "logs": _logs(found), **_now()}  # fmt: skip
+
+    def data() -> dict[str, Any]:
+        return {"run": _json.run_whole(found), "lineage": _json.lineage(lineage), "profile": _json.plain(profile)}
+
     return Answer("run.html", data, context)
 
 
@@ -160,7 +178,10 @@ def comparison_answer(scope: Scope, ids: Sequence[str]) -> Answer:
         "charts": charts,
         **_now(),
     }
-    data = {"runs": [_json.run_whole(run) for run in found], "comparison": _json.plain(compared)}
+
+    def data() -> dict[str, Any]:
+        return {"runs": [_json.run_whole(run) for run in found], "comparison": _json.plain(compared)}
+
     return Answer("compare.html", data, context)
 
 
@@ -173,14 +194,17 @@ def _title(run: Run) -> str:
 def devices(visit: Visit) -> Answer:
     """Show the devices that runs were made on."""
     found = visit.scope.devices()
-    return Answer("devices.html", {"devices": _json.plain(found)}, {"devices": found, **_now()})
+    return Answer("devices.html", lambda: {"devices": _json.plain(found)}, {"devices": found, **_now()})
 
 
 def device(visit: Visit) -> Answer:
     """Show one device and its history."""
     history = history_of(visit.scope, visit.request.query_params.get("name", ""))
-    data = {"device": _json.plain(history.device), "runs": [_json.run_row(run) for run in history.runs],
-            "models": _json.plain(history.models)}  # fmt: skip
+
+    def data() -> dict[str, Any]:
+        runs = [_json.run_row(run) for run in history.runs]
+        return {"device": _json.plain(history.device), "runs": runs, "models": _json.plain(history.models)}
+
     return Answer("device.html", data, {"history": history, "charts": {"models": history.models}, **_now()})
 
 
@@ -211,4 +235,9 @@ def _now() -> dict[str, int]:
 def failure(error: Exception) -> Answer:
     """Return the page that says why there is nothing to show."""
     status = 404 if isinstance(error, NotHereError) else 503 if isinstance(error, TrackingError) else 400
-    return Answer("error.html", {"error": str(error)}, {"message": str(error), "status": status}, status=status)
+    return problem(str(error), status)
+
+
+def problem(message: str, status: int) -> Answer:
+    """Return a page that holds a message."""
+    return Answer("error.html", lambda: {"error": message}, {"message": message, "status": status}, status=status)

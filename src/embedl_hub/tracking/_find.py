@@ -335,7 +335,8 @@ class Finder:
         if of.group in {"model", "artifacts"}:
             return _artifact(of, sign, value)
         if of.group == "metrics":
-            more = f" AND item.latest = 1 AND item.value {_no_tilde(of, sign)} ?"
+            # The plus keeps SQLite from walking all runs' values for each run: the run's own few are at hand.
+            more = f" AND item.latest = 1 AND +item.value {_no_tilde(of, sign)} ?"
             return _Sql(_item(of, more), (of.name, _as_number(of, value)))
         return self._value(of, sign, value)
 

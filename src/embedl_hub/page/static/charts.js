@@ -7,6 +7,9 @@ export function chartData() {
   return JSON.parse(document.getElementById("chart-data").textContent);
 }
 
+// Only line breaks of the library's own HTML are used: bold and the like would be style attributes, which the page's
+// policy refuses.
+
 /** Return a name as the chart library shows it letter by letter: it reads some HTML, and names are not HTML. */
 export function plainText(name) {
   return String(name).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");

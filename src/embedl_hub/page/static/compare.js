@@ -14,7 +14,7 @@ function overlaidLayers() {
       y: compared.layers.map(([, times]) => times[number]),
       customdata: compared.layers.map(([name]) => shortText(name, 80)),
       marker: { color: seriesColour(number) },
-      hovertemplate: `<b>%{customdata}</b><br>%{y:.4~g} ms<extra>${plainText(run)}</extra>`,
+      hovertemplate: `%{customdata}<br>%{y:.4~g} ms<extra>${plainText(run)}</extra>`,
     })),
     layout: { height: 300, barmode: "group", showlegend: true, legend: { orientation: "h", y: -0.15 }, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
   };

@@ -20,7 +20,7 @@ function layerChart() {
       y: data.layers.map(([, , , time]) => time),
       customdata: data.layers.map(([name, op, unit]) => [plainText(name), plainText(op), plainText(unit)]),
       marker: { color: data.layers.map(([, op]) => colourOf(op)) },
-      hovertemplate: "<b>%{customdata[0]}</b><br>%{y:.4~g} ms<br>%{customdata[1]} on %{customdata[2]}<extra></extra>",
+      hovertemplate: "%{customdata[0]}<br>%{y:.4~g} ms<br>%{customdata[1]} on %{customdata[2]}<extra></extra>",
     }],
     layout: { height: 280, bargap: data.layers.length > 80 ? 0.1 : 0.25, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
   };
