@@ -14,7 +14,8 @@ from embedl_hub.page import _json, _words
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(None, _words.NONE), (3.0, "3"), (100000, "100,000"), (0.1946, "0.1946"), (11.5512, "11.55"), (0.00001, "1.000e\N{MINUS SIGN}05"),
+    [(None, _words.NONE), (3.0, "3"), (100000, "100,000"), (0.1946, "0.1946"), (11.5512, "11.55"),
+     (0.00001, "1.000e\N{MINUS SIGN}05"),
      (-2.5, "\N{MINUS SIGN}2.500"), (math.inf, "∞"), (math.nan, "not a number"), (1234.56, "1,235")],
 )  # fmt: skip
 def test_numbers(value: float | None, text: str) -> None:
@@ -41,7 +42,8 @@ def test_sizes(count: float, text: str) -> None:
     assert _words.size(count) == text
 
 
-@pytest.mark.parametrize(("ms", "text"), [(None, _words.NONE), (793, "0.793 s"), (2540, "2.5 s"), (125_000, "2 min 05 s"),
+@pytest.mark.parametrize(("ms", "text"), [(None, _words.NONE), (793, "0.793 s"), (2540, "2.5 s"),
+                                          (125_000, "2 min 05 s"),
                                           (7_260_000, "2 h 01 min")])  # fmt: skip
 def test_spans(ms: float | None, text: str) -> None:
     assert _words.span(ms) == text
