@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.profile import ProfiledLayer
     from embedl_hub.tracking import Run
 
+_VERDICT = frozenset({"verdict", "verdict_reason"})
 _HOW_MEASURED = frozenset({"iterations", "warmup"})
 
 
@@ -111,7 +112,7 @@ def _model(run: Run) -> str | None:
 
 
 def _params(runs: Sequence[Run]) -> tuple[FactRow, ...]:
-    names = sorted({name for run in runs for name in run.params})
+    names = sorted({name for run in runs for name in run.params} - _VERDICT)
     values = {
         name: tuple(_words.value(run.params[name].value) if name in run.params else None for run in runs)
         for name in names
