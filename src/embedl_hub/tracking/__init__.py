@@ -4,7 +4,7 @@ from embedl_hub.tracking._blobs import hash_file, walk_files
 from embedl_hub.tracking._bundle import Imported, export_bundle, import_bundle
 from embedl_hub.tracking._client import ActiveRun, Client
 from embedl_hub.tracking._collect import Collected, collect
-from embedl_hub.tracking._filter import equal
+from embedl_hub.tracking._filter import check_filter, equal
 from embedl_hub.tracking._find import Page
 from embedl_hub.tracking._home import find_home
 from embedl_hub.tracking._models import (
@@ -42,6 +42,7 @@ __all__ = [
     "Store",
     "Value",
     "ValueNames",
+    "check_filter",
     "check_name",
     "collect",
     "equal",
