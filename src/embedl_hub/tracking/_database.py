@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import functools
 import sqlite3
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -122,6 +123,7 @@ class SQLite:
     def __init__(self, path: Path, *, durable: bool) -> None:
         self.path = path
         self._durable = durable
+        self._writing = threading.Lock()
 
     def connect(self) -> Connection:
         """Open the file; the folder must exist."""
@@ -152,15 +154,17 @@ class SQLite:
     def committed(self, connection: Connection) -> Iterator[None]:
         """Run a block as one transaction that writes."""
         assert isinstance(connection, sqlite3.Connection)  # noqa: S101 - it comes from connect
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            # A full disk may have ended the transaction already; an open one would block everything after it.
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        # Threads of one process take turns here: SQLite itself would have them sleep and try again, in no order.
+        with self._writing:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                # A full disk may have ended the transaction already; an open one would block everything after it.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
     def is_damage(self, error: BaseException | None) -> bool:
         """Tell whether an error means that the database itself is broken."""

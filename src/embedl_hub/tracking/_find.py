@@ -74,11 +74,13 @@ class Query:
         where: Conditions, in the words of a filter.
         order: A field such as ``metrics.latency``; with a minus in front, largest first. Newest first if not given.
         archived: False: without the archived ones; True: only those; None: both.
+        projects: Runs of these only, whatever the conditions say; None for all.
     """
 
     where: str = ""
     order: str = "-started"
     archived: bool | None = False
+    projects: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ class Finder:
         found = [self._start_from_rare(part) or self._sql(part) for part in parts]
         if query.archived is not None:
             found.append(_Sql("run.archived = ?", (int(query.archived),)))
+        if query.projects is not None:
+            found.append(_of_projects(query.projects))
         return found
 
     def _page_by_time(self, conditions: list[_Sql], order: _Order, after: str | None, limit: int, offset: int) -> Page:
@@ -462,6 +466,14 @@ def _as_number(of: Field, value: Literal) -> float:
     if isinstance(value, bool) or not isinstance(value, float):
         raise ConfigError(f"{of} is a number, not {value!r}.")
     return value
+
+
+def _of_projects(names: tuple[str, ...]) -> _Sql:
+    if len(names) == 1:
+        # By its key: the index of a project's runs starts with it.
+        return _Sql("run.project = (SELECT key FROM project WHERE name = ?)", names)
+    marks = ", ".join("?" * len(names))
+    return _Sql(f"run.project IN (SELECT key FROM project WHERE name IN ({marks}))" if marks else "1 = 0", names)  # noqa: S608 - question marks
 
 
 def _joined(conditions: Sequence[_Sql]) -> _Sql:

@@ -1,0 +1,113 @@
+"""Which server this user writes to, and with which key: from the environment, else from the user's own folder.
+
+Never from a project or a store: those are copied, committed and mailed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import platformdirs
+
+from embedl_hub.errors import ConfigError
+
+__all__ = ["KEY_VARIABLE", "URL_VARIABLE", "Server", "credentials_file", "find_server", "forget_server", "keep_server"]
+
+URL_VARIABLE = "EMBEDL_HUB_API_BASE_URL"
+KEY_VARIABLE = "EMBEDL_HUB_API_KEY"
+_KEY_START = "eh_"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server, and the key to it; the key is never shown.
+
+    Attributes:
+        url: Where it is.
+        key: The key, if there is one.
+        source: Where the two were found.
+    """
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    source: str = ""
+
+
+def credentials_file() -> Path:
+    """Return the file that holds the server and its key; readable by this user only."""
+    return Path(platformdirs.user_config_dir("edgeproof")) / "server.toml"
+
+
+def find_server() -> Server | None:
+    """Return the server in use; what the environment says goes before the file."""
+    url, key = os.environ.get(URL_VARIABLE), os.environ.get(KEY_VARIABLE)
+    kept = _kept()
+    if url:
+        # A kept key belongs to the kept server and must not be sent to another one.
+        own = kept.key if kept is not None and kept.url == _checked_url(url) else None
+        return Server(_checked_url(url), key or own, URL_VARIABLE)
+    if kept is None:
+        return None
+    return Server(kept.url, key or kept.key, KEY_VARIABLE if key else kept.source)
+
+
+def keep_server(url: str, key: str) -> Path:
+    """Write the server and its key down for this user alone and return the file."""
+    if not key.startswith(_KEY_START) or not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(f"That is no key: keys start with {_KEY_START!r} and are one word. Ask your server's owner.")
+    path = credentials_file()
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    text = f"url = {_quoted(_checked_url(url))}\nkey = {_quoted(key)}\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Made closed, not closed afterwards: there is no moment at which others could read it.
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(f"The key cannot be kept in {path}: {error}. Use {KEY_VARIABLE} instead.") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def forget_server() -> bool:
+    """Remove the kept server and key; tell whether there was one."""
+    path = credentials_file()
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+        return True
+    return False
+
+
+def _kept() -> Server | None:
+    path = credentials_file()
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); remove it with: embedl-hub auth --remove") from error
+    url, key = values.get("url"), values.get("key")
+    if not isinstance(url, str) or not isinstance(key, str):
+        raise ConfigError(f"{path} lacks url or key; write it anew with: embedl-hub auth URL")
+    return Server(_checked_url(url), key, str(path))
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise ConfigError(f"{url!r} is no address of a server; it looks like https://hub.example.org.")
+    return url.strip().rstrip("/")
+
+
+def _quoted(text: str) -> str:
+    # Both texts are checked above: neither can hold a quote, a backslash or a line's end that matters to TOML.
+    if any(c in text for c in "'\n\r"):
+        raise ConfigError("A quote has no place in a server's address or key.")
+    return f"'{text}'"
