@@ -14,6 +14,8 @@ from embedl_hub.errors import HubError
 _COMMANDS = {
     "reindex": "Rebuild the index of runs from the run folders.",
     "run": "List and show recorded runs.",
+    "serve": "Serve runs to a team, and hand out keys.",
+    "sync": "Send runs that a server has not got yet.",
 }
 
 

@@ -387,6 +387,14 @@ class Store:
         """Return where a run's artifact is, inside its run folder."""
         return self.run_dir(run_id) / "artifacts" / name / file_name
 
+    def folder_files(self, run_id: str) -> dict[str, list[tuple[str, str, int]]]:
+        """Return the files of a run's artifacts that are folders: by artifact, (name inside it, sha256, size)."""
+        return {
+            record["name"]: [(str(name), str(sha256), int(size)) for name, sha256, size in record["files"]]
+            for record in _journal.read(self.manifest(run_id))
+            if record["kind"] == "artifact" and "files" in record
+        }
+
     def adopt_artifacts(self, run_id: str, records: list[Record]) -> None:
         """Take the artifacts of a run folder that came from elsewhere into the contents."""
         folder = self.run_dir(run_id).resolve()
