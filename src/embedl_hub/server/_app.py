@@ -20,7 +20,7 @@ from starlette.routing import Route as Address
 from embedl_hub.errors import ConfigError, HubError
 from embedl_hub.server._keys import PREFIX, KeyRing
 from embedl_hub.server._limits import Buckets
-from embedl_hub.server._login import PAGE_POLICY, Guard, Sessions, current_key, no_page
+from embedl_hub.server._login import PAGE_POLICY, Door, Guard, Sessions, current_key, no_page
 from embedl_hub.server._logs import LOG
 from embedl_hub.server._metrics import Metrics
 from embedl_hub.server._refusal import Refusal, bad_request
@@ -49,19 +49,19 @@ _HEADERS = (
 _API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
-def make_app(settings: Settings, page: Callable[[Any], ASGIApp] | None = None) -> ASGIApp:
+def make_app(settings: Settings, page: Callable[[Door], ASGIApp] | None = None) -> ASGIApp:
     """Return the whole server as an ASGI application.
 
     Args:
         settings: How to serve.
-        page: Makes the page from a function that returns the store as the browser's key sees it.
+        page: Makes the page that browsers see once they are logged in.
     """
     metrics, keys = Metrics(), KeyRing(settings.home)
     settings.home.mkdir(parents=True, exist_ok=True)
     service = Service(settings, metrics)
     failures = Buckets(_FAILURES_PER_S, _FAILURES_AT_ONCE)
     api = _Api(service, keys, Buckets(settings.rate, settings.burst), failures, metrics)
-    shown = no_page() if page is None else page(lambda: service.seen_by(current_key()))
+    shown = no_page() if page is None else page(Door(lambda: service.seen_by(current_key()), current_key))
     guard = Guard(shown, keys, Sessions(settings.home, keys), failures)
 
     @contextlib.asynccontextmanager
@@ -141,13 +141,12 @@ class _Api:
         return _response(answer, request)
 
     def _key(self, request: Request) -> Key:
-        who = request.client.host if request.client else ""
-        if (wait_s := self._failures.wait_s(who, take=False)) > 0:
-            raise _too_many(wait_s)
         word, _, text = request.headers.get("authorization", "").partition(" ")
         key = self._keys.find(text.strip()) if word.lower() == "bearer" and text.strip().startswith(PREFIX) else None
         if key is None:
-            self._failures.wait_s(who)
+            # Only who shows wrong keys is slowed down: others may come from the same address.
+            if (wait_s := self._failures.wait_s(request.client.host if request.client else "")) > 0:
+                raise _too_many(wait_s)
             raise Refusal(
                 401,
                 "no_key",

@@ -104,9 +104,7 @@ class BucketContents:
     def add(self, project_id: str, sha256: str, path: Path) -> None:
         """Send a file there."""
         with self._translated():
-            key = self._key(project_id, sha256)
-            self._files.makedirs(key.rpartition("/")[0], exist_ok=True)
-            self._files.put_file(str(path), key)
+            self._files.put_file(str(path), self._key(project_id, sha256))
         if path.stat().st_size <= _KEPT_HERE_BYTES:
             self._blobs.move_in(path, sha256)
         else:

@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.server._keys import Key, KeyRing
     from embedl_hub.server._limits import Buckets
+    from embedl_hub.tracking import Store
 
 COOKIE = "edgeproof_session"
 _LASTS_S = 12 * 3600
@@ -40,6 +42,19 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+
+
+@dataclass(frozen=True)
+class Door:
+    """What the page is told of who is asking.
+
+    Attributes:
+        open_store: Returns the store as the browser's key sees it.
+        key: Returns that key.
+    """
+
+    open_store: Callable[[], Store]
+    key: Callable[[], Key]
 
 
 def current_key() -> Key:

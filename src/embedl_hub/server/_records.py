@@ -222,7 +222,8 @@ def _check_artifact(record: Record) -> None:
 _KINDS: dict[str, dict[str, Callable[[str, object], None]]] = {
     "start": {
         "format": _format, "project": _name, "host": _name, "pid": _size, "detached": _flag,
-        "type": _one_of(tuple(RunType)), "name": _name, "component": _name, "provider": _name, "device": _name, "parent_id": _run_id,
+        "type": _one_of(tuple(RunType)), "name": _name, "component": _name, "provider": _name,
+        "device": _name, "parent_id": _run_id,
     },
     "param": {"name": _name, "value": _any},
     "metric": {"name": _name, "value": _metric, "step": _step},

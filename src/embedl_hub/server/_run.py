@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.server import _logs
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp
 
+    from embedl_hub.server._login import Door
     from embedl_hub.server._settings import Settings
 
 
@@ -47,6 +49,8 @@ def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) 
         shown = f"[{host}]" if ":" in host else host
         server = uvicorn.Server(config)
         ready(f"{scheme}://{shown}:{port}")
+        # Uvicorn stops in good order and then raises the signal again for whoever had it before: that is a clean end.
+        signal.signal(signal.SIGTERM, lambda *_: None)
         server.run(sockets=[listener])
     if not server.started:
         raise ConfigError("The server could not start; the lines above say why.")
@@ -62,14 +66,19 @@ def _listening(settings: Settings) -> socket.socket:
         ) from error
 
 
-def _page() -> Callable[[Any], ASGIApp] | None:
+def _page() -> Callable[[Door], ASGIApp] | None:
     """Return the maker of the page, where it is installed."""
     if importlib.util.find_spec("embedl_hub.page") is None:
         return None
-    from embedl_hub import page  # type: ignore[attr-defined]  # noqa: PLC0415 - an extra
+    from embedl_hub import page  # type: ignore[attr-defined,unused-ignore]  # noqa: PLC0415 - an extra
 
-    def make(open_store: Callable[[], Any]) -> ASGIApp:
-        app: ASGIApp = page.app(open_store=open_store)
+    def make(door: Door) -> ASGIApp:
+        app: ASGIApp = page.app(
+            door.open_store,
+            read_only=lambda _: not door.key().may_write,
+            projects=lambda _: None if door.key().opens_all else door.key().projects,
+            sign_out="/logout",
+        )
         return app
 
     return make

@@ -115,7 +115,8 @@ class Service:
         limit, offset = call.values["limit"], call.values["offset"]
         found = self.seen_by(call.key).projects()
         items = [shapes.project(summary) for summary in found[offset : offset + limit]]
-        return Answer({"data": shapes.page(items, limit=limit, offset=offset, total=len(found), after=None)})
+        more = offset + len(items) < len(found)
+        return Answer({"data": shapes.page(items, limit=limit, offset=offset, total=len(found), more=more)})
 
     def get_project(self, call: Call) -> Answer:
         """Return one project."""
@@ -137,7 +138,8 @@ class Service:
         include = _include(values)
         runs = [store.run(run.id) for run in page.runs] if "artifacts" in include else page.runs
         items = [shapes.run(run, include, self._files(run, include)) for run in runs]
-        return Answer({"data": shapes.page(items, limit=limit, offset=offset, total=total, after=page.after)})
+        more = page.after is not None
+        return Answer({"data": shapes.page(items, limit=limit, offset=offset, total=total, more=more, after=page.after)})
 
     def get_run(self, call: Call) -> Answer:
         """Return one run."""

@@ -62,9 +62,10 @@ def run(item: Run, include: Collection[str], files: Mapping[str, list[list[Any]]
     return document
 
 
-def page(items: list[dict[str, Any]], *, limit: int, offset: int, total: int, after: str | None) -> dict[str, Any]:
+def page(
+    items: list[dict[str, Any]], *, limit: int, offset: int, total: int, more: bool, after: str | None = None
+) -> dict[str, Any]:
     """Return a list with where it stands in the whole."""
-    more = offset + len(items) < total if after is None else True
     return {
         "items": items,
         "pagination": {

@@ -193,8 +193,13 @@ class PostgreSQL:
         # Ids and names compare by their bytes in both databases, whatever the server's language is.
         text='TEXT COLLATE "C"',
         clustered="",
-        # A number of 300 digits still fits; a longer one would end the statement with an error.
-        number_of=("CASE WHEN {0} ~ '^-?[0-9]' AND length({0}) <= 300 THEN CAST({0} AS DOUBLE PRECISION) END"),
+        # Checked to its end: PostgreSQL's cast ends the statement with an error where it meets no number, or one too
+        # large. No question mark, which would be taken for a value's place.
+        number_of=(
+            "CASE WHEN length({0}) <= 100 AND {0} ~ "
+            "'^(-|)[0-9]+([.][0-9]*|)([eE](-|[+]|)([0-9]|[0-9][0-9]|1[0-9][0-9])|)$' "
+            "THEN CAST({0} AS DOUBLE PRECISION) END"
+        ),
     )
 
     def __init__(self, address: str) -> None:
