@@ -26,12 +26,13 @@ from report import machine, print_table
 from support.hub_server import HubServer
 from support.postgres import Cluster
 
-from embedl_hub.credentials import Server
 from embedl_hub.tracking import Store, project_id
 from embedl_hub.tracking._wire import UnreachableError, Wire
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
+
+    from embedl_hub.credentials import Server
 
 PROJECT = "load"
 EVERY_S = 0.25
@@ -82,7 +83,14 @@ class Sender:
             first = self.acknowledged
             self._send(
                 [
-                    {"seq": seq, "kind": "metric", "time_ms": now_ms, "name": f"m{seq % 5}", "value": seq / 3, "step": seq}
+                    {
+                        "seq": seq,
+                        "kind": "metric",
+                        "time_ms": now_ms,
+                        "name": f"m{seq % 5}",
+                        "value": seq / 3,
+                        "step": seq,
+                    }
                     for seq in range(first, first + RECORDS)
                 ]
             )
@@ -177,7 +185,19 @@ def main() -> None:
     arguments = parser.parse_args()
     here = machine()
     results = measure(arguments.clients, arguments.seconds)
-    titles = ("database", "clients", "requests", "records", "lost", "5xx", "other failures", "p50 ms", "p90 ms", "p99 ms", "worst ms")
+    titles = (
+        "database",
+        "clients",
+        "requests",
+        "records",
+        "lost",
+        "5xx",
+        "other failures",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+        "worst ms",
+    )
     rows = [
         tuple(
             str(value)

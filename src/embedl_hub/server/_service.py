@@ -139,7 +139,9 @@ class Service:
         runs = [store.run(run.id) for run in page.runs] if "artifacts" in include else page.runs
         items = [shapes.run(run, include, self._files(run, include)) for run in runs]
         more = page.after is not None
-        return Answer({"data": shapes.page(items, limit=limit, offset=offset, total=total, more=more, after=page.after)})
+        return Answer(
+            {"data": shapes.page(items, limit=limit, offset=offset, total=total, more=more, after=page.after)}
+        )
 
     def get_run(self, call: Call) -> Answer:
         """Return one run."""

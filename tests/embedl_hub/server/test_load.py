@@ -14,7 +14,12 @@ def test_nothing_is_lost_under_load_on_both_databases(tmp_path: Path) -> None:
     """And no request fails."""
     argv = [sys.executable, "benchmarks/hub/bench_serve.py", "--seconds", "3", "--clients", "64"]
     done = subprocess.run(
-        [*argv, "--json", str(tmp_path / "out.json")], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+        [*argv, "--json", str(tmp_path / "out.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "out.json").read_text())["results"]

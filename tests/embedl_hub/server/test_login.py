@@ -127,10 +127,12 @@ def test_another_site_cannot_act_for_a_browser(port: int, home: Path) -> None:
     assert ask(port, "POST", "/", Cookie=cookies["write"], Origin=own)[:2] == (200, "POST ours write")
     status, _, headers = ask(port, "POST", "/logout", Cookie=cookies["write"], Origin=own)
     assert status == 303
-    assert 'Max-Age=0' in headers["set-cookie"]
+    assert "Max-Age=0" in headers["set-cookie"]
 
 
-@pytest.mark.parametrize("then", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1", "/\r\nX: y"])
+@pytest.mark.parametrize(
+    "then", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1", "/\r\nX: y"]
+)
 def test_a_login_leads_nowhere_else(port: int, home: Path, then: str) -> None:
     """Whatever the link said."""
     key = KeyRing(home).add("reader", ["ours"], "read")[1]

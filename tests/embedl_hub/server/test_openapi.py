@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import schemathesis
@@ -53,7 +53,7 @@ def test_the_server_is_as_its_document_says(
 ) -> None:
     """Fuzzed with what fits the document and with what does not."""
     key = shared.key()
-    checks = [check for check in CHECKS.get_all() if check.__name__ not in _NOT_CHECKED]
+    checks: list[Any] = [check for check in CHECKS.get_all() if check.__name__ not in _NOT_CHECKED]
     operation = schema[route.path][route.method]
 
     @seed(1)
@@ -62,7 +62,7 @@ def test_the_server_is_as_its_document_says(
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(case=operation.as_strategy(generation_mode=mode), own=st.booleans())
-    def fuzz(case: schemathesis.Case, own: bool) -> None:
+    def fuzz(case: schemathesis.Case[Any], own: bool) -> None:
         if own and "project" in case.path_parameters:
             # Half of the time something that is there.
             case.path_parameters["project"] = project_id(PROJECT)

@@ -93,7 +93,8 @@ def test_runs_are_found_by_what_they_are_and_logged(project: Project) -> None:
     found = {
         query: [item["id"] for item in project.get(f"/runs?{query}")[1]["data"]["items"]]
         for query in (
-            "status=FAILED", "type=CUSTOM", "customType=sweep", "customType=o%27clock", "where=metrics.latency%20%3C%205",
+            "status=FAILED", "type=CUSTOM", "customType=sweep", "customType=o%27clock",
+            "where=metrics.latency%20%3C%205",
             "order=metrics.latency&type=EVAL",
         )
     }  # fmt: skip
@@ -140,7 +141,12 @@ def test_records_are_taken_once_and_in_order(project: Project) -> None:
 def test_an_artifact_waits_for_its_content(project: Project) -> None:
     """The records before it are taken, and the answer says what is missing."""
     run_id = project.run_id()
-    sent = [start(project.name), record(1, "tag", name="t", value="x"), artifact(2), record(3, "end", status="FINISHED")]
+    sent = [
+        start(project.name),
+        record(1, "tag", name="t", value="x"),
+        artifact(2),
+        record(3, "end", status="FINISHED"),
+    ]
     assert project.send(run_id, *sent)[1]["data"] == {"last": 1, "missing": [{"sha256": SHA, "sizeBytes": 7}]}
     assert project.put(MODEL)[0] == 200
     assert project.send(run_id, *sent)[1]["data"] == {"last": 3, "missing": []}
@@ -201,7 +207,9 @@ def test_an_upload_goes_on_where_it_stopped(project: Project) -> None:
         (b"a mod", "bytes 0-4/99999999999999999", 413),
     ],
 )
-def test_an_upload_that_lies_is_not_kept(project: Project, content: bytes, content_range: str | None, status: int) -> None:
+def test_an_upload_that_lies_is_not_kept(
+    project: Project, content: bytes, content_range: str | None, status: int
+) -> None:
     """Neither about its hash nor about its size."""
     assert project.put(content, SHA, **({"Content-Range": content_range} if content_range else {}))[0] == status
     headers = project.server.ask("HEAD", f"{project.base}/contents/{SHA}", project.key)[2]
@@ -262,8 +270,10 @@ def test_a_hostile_record_is_refused(project: Project, sent: Any) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{", b"[]", b"null", b'{"after": -1}', b'{"after": "x", "records": []}', b'{"after": 1e999, "records": []}',
-        b'{"after": -1, "records": NaN}', b"[" * 100_000, b"\xff\xfe", b'{"after": ' + b"9" * 5000 + b', "records": []}',
+        b"", b"{", b"[]", b"null", b'{"after": -1}', b'{"after": "x", "records": []}',
+        b'{"after": 1e999, "records": []}',
+        b'{"after": -1, "records": NaN}', b"[" * 100_000, b"\xff\xfe",
+        b'{"after": ' + b"9" * 5000 + b', "records": []}',
     ],
 )  # fmt: skip
 def test_a_hostile_body_is_refused(project: Project, body: bytes) -> None:
@@ -362,7 +372,14 @@ def test_a_run_that_has_ended_can_be_archived_and_tagged(project: Project) -> No
     assert (status, document["data"]["archived"], document["data"]["tags"][0]["value"]) == (200, True, "ci")
     assert project.get("/runs")[1]["data"]["items"] == []
     assert len(project.get("/runs?archived=any")[1]["data"]["items"]) == 1
-    for wrong in ({"archived": 1}, {"tags": {"": "x"}}, {"tags": {"a": 1}}, {"name": "x"}, {"tags": []}):
+    wrongs: list[dict[str, Any]] = [
+        {"archived": 1},
+        {"tags": {"": "x"}},
+        {"tags": {"a": 1}},
+        {"name": "x"},
+        {"tags": []},
+    ]
+    for wrong in wrongs:
         assert project.server.ask("PATCH", address, project.key, wrong)[0] == 400
     assert project.server.ask("DELETE", address, project.key)[0] == 204
     assert project.server.ask("DELETE", address, project.key)[0] == 404
@@ -399,7 +416,9 @@ def test_metrics_count_requests(project: Project) -> None:
     status, text, _ = project.server.ask("GET", "/metrics", project.key)
     assert status == 200
     lines = text.decode().splitlines()
-    assert any(line.startswith('edgeproof_requests_total{method="POST",route="/api/projects/{project}/runs') for line in lines)
+    assert any(
+        line.startswith('edgeproof_requests_total{method="POST",route="/api/projects/{project}/runs') for line in lines
+    )
     assert project.name not in text.decode()
     assert project.id not in text.decode()
 
