@@ -1,5 +1,7 @@
-"""Fixtures of the whole suite: a board that is a real sshd on this machine."""
+"""Fixtures of the whole suite: a board that is a real sshd on this machine, and a disk that runs full."""
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,3 +54,19 @@ def connect() -> Iterator[Callable[..., SSHCommandRunner]]:
     yield make
     for runner in runners:
         runner.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root; run the tests as root to check full disks")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.fail(f"a small file system could not be mounted, though we are root: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

@@ -23,7 +23,7 @@ from embedl_hub.errors import (
     UnknownDeviceError,
     known,
 )
-from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, check_name, find_home
+from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, check_name, find_home, open_uplink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,16 +86,17 @@ class HubContext:
     def __enter__(self) -> Self:
         if self._client is not None:
             raise ConfigError(f"The context {self.project_name!r} is already open; make another one.")
-        store = None
+        store = uplink = None
         if self.home is not None:
             store = Store(self.home, durable=self._durable)
+            uplink = open_uplink(store)
             store.open()
         redactor = Redactor()
         for device in self.devices.values():
             for config in (device.provider_config, *device.provider_config_overrides.values()):
                 if config is not None:
                     redactor.learn({name: getattr(config, name) for name in config.__dataclass_fields__})
-        self._client = Client(self.project_name, store, redactor)
+        self._client = Client(self.project_name, store, redactor, uplink)
         return self
 
     def __exit__(self, *_: object) -> None:

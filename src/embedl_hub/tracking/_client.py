@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.tracking._models import ArtifactCarrier
     from embedl_hub.tracking._store import Store
+    from embedl_hub.tracking._uplink import Uplink
 
 _LONGEST_TEXT = 100_000
 
@@ -276,10 +277,17 @@ class Client:
     their files in a temporary folder that goes when the client closes.
     """
 
-    def __init__(self, project: str, store: Store | None = None, redactor: Redactor | None = None) -> None:
+    def __init__(
+        self,
+        project: str,
+        store: Store | None = None,
+        redactor: Redactor | None = None,
+        uplink: Uplink | None = None,
+    ) -> None:
         check_name("project name", project)
         self.project = project
         self.store = store
+        self._uplink = uplink
         self.redactor = redactor or Redactor()
         self._indexer = Indexer(store) if store is not None else None
         self._active = threading.local()
@@ -357,7 +365,7 @@ class Client:
         if self.store is None or self._indexer is None:
             raise TrackingError("A run is attached to in a store: open the context with tracking.")
         found = self.store.run(run_id)
-        sink = StoreSink.attach(self.store, self._indexer, found.id)
+        sink = StoreSink.attach(self.store, self._indexer, found.id, self._uplink)
         try:
             records = sink.records()
             if not is_detached(records):
@@ -396,6 +404,8 @@ class Client:
     def close(self) -> None:
         """End what is still alive and let go of every resource."""
         with contextlib.ExitStack() as closing:
+            if self._uplink is not None:
+                closing.callback(self._uplink.close)
             if (scratch := self._scratch.pop(os.getpid(), None)) is not None:
                 closing.callback(shutil.rmtree, scratch, ignore_errors=True)
             if self._indexer is not None:
@@ -416,7 +426,7 @@ class Client:
         run = Run(id=new_run_id(), project=self.project, status=RunStatus.RUNNING, started_ms=now_ms(), **facts)
         sink: Sink
         if self.store is not None and self._indexer is not None:
-            sink = StoreSink(self.store, self._indexer, run.id)
+            sink = StoreSink(self.store, self._indexer, run.id, self._uplink)
         else:
             sink = MemorySink(self._scratch_folder)
         active = ActiveRun(run, sink, self.redactor)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.tracking import _fork
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 Record = dict[str, Any]
@@ -62,6 +63,10 @@ class Journal:
         """Write records, all or none of them; when this returns, killing the process cannot lose them."""
         _append(self._fd, b"".join(map(encode, records)))
 
+    def append_all(self, records: Sequence[Record]) -> None:
+        """Write records together: all of them, or none when there is no space."""
+        _append(self._fd, b"".join(map(encode, records)))
+
     def sync(self) -> None:
         """Bring what was written to the disk itself, if this store is durable."""
         if self._durable:
@@ -91,7 +96,7 @@ def read(path: Path) -> list[Record]:
         return records
     last = -1
     for line in lines:
-        record = _decode(line)
+        record = decode(line)
         if record is not None and record["seq"] > last:
             records.append(record)
             last = record["seq"]
@@ -162,7 +167,8 @@ def _append(fd: int, line: bytes) -> None:
         raise
 
 
-def _decode(line: bytes) -> Record | None:
+def decode(line: bytes) -> Record | None:
+    """Return the record of a line; None when it holds none."""
     try:
         record = json.loads(line.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
