@@ -17,6 +17,7 @@ from embedl_hub import page
 from embedl_hub.errors import TrackingError
 from embedl_hub.page import _entry
 from embedl_hub.page._scope import Scope
+from embedl_hub.tracking import Client
 
 
 def addresses(shown: Recorded) -> list[str]:
@@ -265,6 +266,20 @@ def test_runs_are_labelled_archived_and_deleted(own: Recorded) -> None:
     visitor.post(f"/runs/{run_id}/delete", data={"token": token, "sure": "yes"})
     with pytest.raises(TrackingError):
         own.store.run(run_id)
+
+
+def test_a_run_that_goes_on_is_left_alone(own: Recorded) -> None:
+    """And why is said."""
+    visitor = TestClient(page.app(lambda: own.store, read_only=False))
+    client = Client("vision", own.store)
+    with client.start_run(name="alive") as run:
+        sent = {"token": form_token(visitor, run.id), "name": "stage", "value": "early", "sure": "yes"}
+        for change in ("label", "archive", "delete"):
+            answer = visitor.post(f"/runs/{run.id}/{change}", data=sent)
+            assert answer.status_code == 409
+            assert "going on in another process" in answer.text
+    client.close()
+    assert own.store.run(run.id).tags == {}
 
 
 def test_forms_from_elsewhere_change_nothing(own: Recorded) -> None:
