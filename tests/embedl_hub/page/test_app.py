@@ -238,6 +238,14 @@ def test_a_visitor_of_one_project_sees_nothing_else(shown: Recorded) -> None:
     assert [device["name"] for device in visitor.get("/devices.json").json()["devices"]] == ["pi"]
 
 
+def test_what_is_remembered_of_one_store_is_not_told_of_another(shown: Recorded, own: Recorded) -> None:
+    """A server may give each visitor a store that shows less."""
+    stores = iter([shown.store, own.store])
+    visitor = TestClient(page.app(lambda: next(stores)))
+    assert "evil" in visitor.get("/runs").text
+    assert "evil" not in visitor.get("/runs").text
+
+
 def test_a_visitor_of_no_project_sees_nothing(shown: Recorded) -> None:
     visitor = TestClient(page.app(lambda: shown.store, projects=lambda _: []))
     assert visitor.get("/runs.json").json()["runs"] == []
