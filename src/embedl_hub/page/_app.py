@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -132,7 +133,8 @@ class _Pages:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._memory = Memory()
+        # By the store that was given for a request: one that shows less than another must not be mixed up with it.
+        self._memories: weakref.WeakKeyDictionary[Store, Memory] = weakref.WeakKeyDictionary()
         self._tokens = _write.Tokens()
 
     def twins(self, path: str, view: Callable[[Visit], Answer]) -> list[Route]:
@@ -144,7 +146,8 @@ class _Pages:
 
         def handler(request: Request) -> Response:
             started = time.perf_counter_ns()
-            answer = view(_views.Visit(self._options.scope(request), request, self._memory))
+            scope = self._options.scope(request)
+            answer = view(_views.Visit(scope, request, self._memories.setdefault(scope.store, Memory())))
             response = self._respond(request, answer, as_json=as_json)
             response.headers["Server-Timing"] = f"page;dur={(time.perf_counter_ns() - started) / 1e6:.1f}"
             return response

@@ -31,7 +31,8 @@ def app(
     """Return the page as an ASGI application, to be served alone or mounted behind a login.
 
     Args:
-        open_store: Returns an open store, anew for each request; who opened it closes it.
+        open_store: Returns an open store, asked for each request; who opened it closes it. Names that change slowly are
+            remembered for as long as it is the same object.
         read_only: Whether runs can be labelled, archived and deleted; for a server, told for each request.
         projects: The projects that a request may see; None for all.
         hosts: The names under which the page may be asked for, as in the Host header without the port. Guards a page

@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from embedl_hub.errors import ConfigError
+from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.tracking import check_name
 
 if TYPE_CHECKING:
@@ -69,7 +69,11 @@ async def change(request: Request, scope: Scope, tokens: Tokens) -> Response:
     from_elsewhere = request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}
     if from_elsewhere or not tokens.fits(request, form.get("token", "")):
         raise HTTPException(403, "This form is not from this page, or too old. Go back, reload the page and try again.")
-    where = await run_in_threadpool(_carry_out, request.path_params, form, scope)
+    try:
+        where = await run_in_threadpool(_carry_out, request.path_params, form, scope)
+    except TrackingError as error:
+        # A run that still goes on, most likely; the store is well enough to say so.
+        raise HTTPException(409, str(error)) from error
     return RedirectResponse(request.scope.get("root_path", "") + where, status_code=303)
 
 

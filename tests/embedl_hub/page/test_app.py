@@ -17,6 +17,7 @@ from embedl_hub import page
 from embedl_hub.errors import TrackingError
 from embedl_hub.page import _entry
 from embedl_hub.page._scope import Scope
+from embedl_hub.tracking import Client
 
 
 def addresses(shown: Recorded) -> list[str]:
@@ -237,6 +238,14 @@ def test_a_visitor_of_one_project_sees_nothing_else(shown: Recorded) -> None:
     assert [device["name"] for device in visitor.get("/devices.json").json()["devices"]] == ["pi"]
 
 
+def test_what_is_remembered_of_one_store_is_not_told_of_another(shown: Recorded, own: Recorded) -> None:
+    """A server may give each visitor a store that shows less."""
+    stores = iter([shown.store, own.store])
+    visitor = TestClient(page.app(lambda: next(stores)))
+    assert "evil" in visitor.get("/runs").text
+    assert "evil" not in visitor.get("/runs").text
+
+
 def test_a_visitor_of_no_project_sees_nothing(shown: Recorded) -> None:
     visitor = TestClient(page.app(lambda: shown.store, projects=lambda _: []))
     assert visitor.get("/runs.json").json()["runs"] == []
@@ -265,6 +274,20 @@ def test_runs_are_labelled_archived_and_deleted(own: Recorded) -> None:
     visitor.post(f"/runs/{run_id}/delete", data={"token": token, "sure": "yes"})
     with pytest.raises(TrackingError):
         own.store.run(run_id)
+
+
+def test_a_run_that_goes_on_is_left_alone(own: Recorded) -> None:
+    """And why is said."""
+    visitor = TestClient(page.app(lambda: own.store, read_only=False))
+    client = Client("vision", own.store)
+    with client.start_run(name="alive") as run:
+        sent = {"token": form_token(visitor, run.id), "name": "stage", "value": "early", "sure": "yes"}
+        for change in ("label", "archive", "delete"):
+            answer = visitor.post(f"/runs/{run.id}/{change}", data=sent)
+            assert answer.status_code == 409
+            assert "going on in another process" in answer.text
+    client.close()
+    assert own.store.run(run.id).tags == {}
 
 
 def test_forms_from_elsewhere_change_nothing(own: Recorded) -> None:

@@ -198,8 +198,12 @@ def test_new_runs_appear_by_themselves(tab: Page, own: Recorded) -> None:
             expect(box).to_be_focused()
             tab.get_by_role("link", name="newcomer").click()
             expect(tab.locator(".title")).to_contain_text("running")
-            run.log_metric("loss", 0.25)
+            run.log_metric("loss", 0.25, 0)
+            run.log_metric("loss", 0.125, 1)
             expect(tab.get_by_role("rowheader", name="loss")).to_be_visible(timeout=15_000)
+            expect(tab.locator("#chart-series .scatterlayer .points path")).to_have_count(2)
+            run.log_metric("loss", 0.0625, 2)
+            expect(tab.locator("#chart-series .scatterlayer .points path")).to_have_count(3, timeout=15_000)
         expect(tab.locator(".title")).to_contain_text("finished", timeout=15_000)
         client.close()
 

@@ -1,6 +1,6 @@
 // What all charts share: colours from the style sheet, names as text, and redrawing when the colours change.
 
-const drawn = [];
+const drawn = new Map();
 
 /** Return the data that the page was made with. */
 export function chartData() {
@@ -42,8 +42,13 @@ export function draw(id, make, ready = () => {}) {
     const { traces, layout } = make();
     return Plotly.react(element, traces, withHouseStyle(layout), { displayModeBar: false, responsive: true });
   };
-  drawn.push(render);
+  drawn.set(id, render);
   render().then(() => ready(element));
+}
+
+/** What dragging does: a mouse zooms into many bars (a double click goes back), a finger scrolls the page. */
+export function dragging() {
+  return matchMedia("(pointer: fine)").matches ? "zoom" : false;
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((render) => render()));

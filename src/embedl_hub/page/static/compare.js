@@ -1,6 +1,6 @@
 // The page of a comparison: the layers of all runs over each other, and the spread of their samples.
 
-import { chartData, draw, plainText, seriesColour, shortText } from "./charts.js";
+import { chartData, dragging, draw, plainText, seriesColour, shortText } from "./charts.js";
 import { bringLayerTableToLife, showLayer } from "./layers.js";
 
 const compared = chartData();
@@ -16,7 +16,7 @@ function overlaidLayers() {
       marker: { color: seriesColour(number) },
       hovertemplate: `%{customdata}<br>%{y:.4~g} ms<extra>${plainText(run)}</extra>`,
     })),
-    layout: { height: 300, barmode: "group", showlegend: true, legend: { orientation: "h", y: -0.15 }, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
+    layout: { height: 300, dragmode: dragging(), barmode: "group", showlegend: true, legend: { orientation: "h", y: -0.15 }, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
   };
 }
 

@@ -12,12 +12,22 @@ async function look() {
         location.reload();
         return;
       }
-      if (fresh) document.getElementById("live").replaceChildren(...fresh.childNodes);
+      if (fresh) show(fresh, made.getElementById("chart-data"));
     }
   } catch {
     // The server is away for the moment; what is shown stays.
   }
   setTimeout(look, WAIT_MS);
+}
+
+function show(fresh, data) {
+  const place = document.getElementById("live");
+  const kept = [...place.querySelectorAll("figure.chart")];
+  place.replaceChildren(...fresh.childNodes);
+  // Charts stay as they are and get the new numbers; new ones in their place would flicker.
+  for (const chart of kept) document.getElementById(chart.id)?.replaceWith(chart);
+  document.getElementById("chart-data").textContent = data.textContent;
+  document.dispatchEvent(new Event("new-chart-data"));
 }
 
 setTimeout(look, WAIT_MS);

@@ -1,9 +1,9 @@
 // The page of a run: its charts, and the layer table they lead to.
 
-import { chartData, colour, draw, plainText, seriesColour, shortText } from "./charts.js";
+import { chartData, colour, dragging, draw, plainText, seriesColour, shortText } from "./charts.js";
 import { bringLayerTableToLife, showLayer } from "./layers.js";
 
-const data = chartData();
+let data = chartData();
 
 function opColours() {
   const colours = new Map();
@@ -22,7 +22,7 @@ function layerChart() {
       marker: { color: data.layers.map(([, op]) => colourOf(op)) },
       hovertemplate: "%{customdata[0]}<br>%{y:.4~g} ms<br>%{customdata[1]} on %{customdata[2]}<extra></extra>",
     }],
-    layout: { height: 280, bargap: data.layers.length > 80 ? 0.1 : 0.25, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
+    layout: { height: 280, dragmode: dragging(), bargap: data.layers.length > 80 ? 0.1 : 0.25, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
   };
 }
 
@@ -72,14 +72,22 @@ function seriesChart() {
   };
 }
 
-if (data.layers?.length) {
-  draw("chart-layers", layerChart, (element) => {
-    element.on("plotly_click", (event) => showLayer(event.points[0].pointNumber));
-  });
-  draw("chart-op-time", () => groupChart(data.by_op_type, (group) => group.time_ms, "%{customdata}: %{x:.4~g} ms<extra></extra>"));
-  const byCount = [...data.by_op_type].sort((one, two) => two.count - one.count);
-  draw("chart-op-count", () => groupChart(byCount, (group) => group.count, "%{customdata}: %{x}<extra></extra>"));
+function drawAll() {
+  if (data.layers?.length) {
+    draw("chart-layers", layerChart, (element) => {
+      element.on("plotly_click", (event) => showLayer(event.points[0].pointNumber));
+    });
+    draw("chart-op-time", () => groupChart(data.by_op_type, (group) => group.time_ms, "%{customdata}: %{x:.4~g} ms<extra></extra>"));
+    const byCount = [...data.by_op_type].sort((one, two) => two.count - one.count);
+    draw("chart-op-count", () => groupChart(byCount, (group) => group.count, "%{customdata}: %{x}<extra></extra>"));
+  }
+  if (data.samples_ms?.length) draw("chart-samples", sampleChart);
+  if (Object.keys(data.series).length) draw("chart-series", seriesChart);
 }
-if (data.samples_ms?.length) draw("chart-samples", sampleChart);
-if (Object.keys(data.series).length) draw("chart-series", seriesChart);
+
+drawAll();
 bringLayerTableToLife();
+document.addEventListener("new-chart-data", () => {
+  data = chartData();
+  drawAll();
+});

@@ -37,7 +37,7 @@ function showTicks() {
   }
   const count = table.querySelectorAll("input[name=run]:checked").length;
   button.disabled = count < 2 || count > 6;
-  button.textContent = count ? `Compare the ${count} ticked runs` : "Compare the ticked runs";
+  button.textContent = count > 1 ? `Compare the ${count} ticked runs` : "Compare the ticked runs";
 }
 
 async function refresh() {
