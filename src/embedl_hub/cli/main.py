@@ -2,54 +2,104 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib
+import importlib.metadata
 import logging
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 import embedl_hub
+from embedl_hub.cli._output import JSON_WANTED, with_verbosity
 from embedl_hub.errors import HubError
 
-_COMMANDS = {
-    "reindex": "Rebuild the index of runs from the run folders.",
-    "run": "List and show recorded runs.",
-    "serve": "Serve runs to a team, and hand out keys.",
-    "sync": "Send runs that a server has not got yet.",
-}
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GROUP = "embedl_hub.commands"
+
+
+def own_commands() -> dict[str, Path]:
+    """Return the files of our own commands by name."""
+    files = sorted(Path(__file__).parent.glob("[!_]*.py"))
+    return {path.stem.replace("_", "-"): path for path in files if path.stem != "main"}
 
 
 class _LazyGroup(click.Group):
-    """Knows the commands by name and imports one only when it is called or asked for help."""
+    """Knows the commands by their files and imports one only when it is called or asked for help."""
+
+    def invoke(self, ctx: click.Context) -> None:
+        # What a command returns means nothing here; what is left for main() is the code of ctx.exit().
+        super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return sorted(_COMMANDS)
+        return sorted({*own_commands(), *_foreign_commands()})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        if cmd_name not in _COMMANDS:
+        if cmd_name in own_commands():
+            found = importlib.import_module(f"embedl_hub.cli.{cmd_name.replace('-', '_')}").command
+        elif (entry := _foreign_commands().get(cmd_name)) is not None:
+            found = _load_foreign(entry)
+        else:
             return None
-        command = importlib.import_module(f"embedl_hub.cli.{cmd_name}").command
-        return command if isinstance(command, click.Command) else None
+        return with_verbosity(found) if isinstance(found, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        # The one-line texts stand here, so that --help imports no command.
+        # Read, not imported: --help must not pay for every command.
+        lines = {name: _first_line(path) for name, path in own_commands().items()}
+        for name, entry in _foreign_commands().items():
+            lines.setdefault(name, f"From {entry.dist.name if entry.dist is not None else entry.value}.")
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(_COMMANDS.items()))
+            formatter.write_dl(sorted(lines.items()))
+
+
+def _first_line(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    words = text.partition("\n")[0].rpartition("``: ")[2]
+    return words[:1].upper() + words[1:]
+
+
+def _foreign_commands() -> dict[str, importlib.metadata.EntryPoint]:
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+
+
+def _load_foreign(entry: importlib.metadata.EntryPoint) -> object:
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        package = entry.dist.name if entry.dist is not None else entry.value
+        raise click.ClickException(f"The command {entry.name!r} of {package} cannot be loaded: {error}.") from error
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(embedl_hub.__version__, "-V", "--version", prog_name="embedl-hub")
-@click.option("-v", "--verbose", count=True, help="Say more; twice or thrice for still more.")
-def cli(verbose: int) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs; every command takes it too.")
+@click.pass_context
+def cli(ctx: click.Context, as_json: bool) -> None:
     """Compile, profile and invoke models on real devices; find every run again."""
-    logging.basicConfig(level=logging.WARNING - 10 * min(verbose, 2), format="%(message)s", stream=sys.stderr)
+    ctx.meta[JSON_WANTED] = as_json
 
 
 def main() -> None:
     """Run the command line."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    with _endings():
+        code = with_verbosity(cli).main(standalone_mode=False)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextlib.contextmanager
+def _endings() -> Iterator[None]:
+    """Turn every ending into one clean message and an exit code."""
     try:
-        cli(standalone_mode=False)
+        yield
     except HubError as error:
+        if logging.getLogger().isEnabledFor(logging.DEBUG):
+            logging.getLogger("embedl_hub").debug("", exc_info=error)
         click.echo(f"embedl-hub: {error}", err=True)
         sys.exit(1)
     except click.ClickException as error:

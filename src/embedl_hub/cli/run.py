@@ -1,4 +1,4 @@
-"""``embedl-hub run``: list and show recorded runs."""
+"""``embedl-hub run``: find, show, start, finish, put aside, carry and remove runs."""
 
 from __future__ import annotations
 
@@ -11,129 +11,281 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.errors import ConfigError
-from embedl_hub.tracking import Run, RunStatus, Store, find_home
+from embedl_hub.cli._output import emit, home_option, json_option, open_store, progress, table
+from embedl_hub.cli._settings import project_in_use
+from embedl_hub.errors import ConfigError, TrackingError
+from embedl_hub.tracking import Client, RunStatus, RunType, Store, equal, find_home, open_uplink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-_home_option = click.option(
-    "--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given."
-)
+    from embedl_hub.tracking import Run
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
 _VALUES = ("params", "metrics", "tags", "artifacts", "traceback")
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+_ENDINGS = ("FINISHED", "FAILED", "KILLED")
 
 
 @click.group()
 def command() -> None:
-    """List and show recorded runs."""
+    """Find, show, start, finish, put aside, carry and remove runs."""
+
+
+def _search_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the ways to say which runs."""
+    for option in (
+        click.option("--order", default="-started", show_default=True, help="metrics.latency, -metrics.fps, name, ..."),
+        click.option("--archived", is_flag=True, help="The archived ones too."),
+        click.option("--device", help="Only runs on this device."),
+        click.option("--type", "run_type", type=_one_of(RunType), help="Only runs of this kind."),
+        click.option("--status", type=_one_of(RunStatus), help="Only runs in this state."),
+        click.option("--project", help="Only runs of this project."),
+        click.option("--where", default="", help="Conditions: metrics.latency < 5 and tags.stage = 'ci'."),
+    ):
+        function = option(function)
+    return function
+
+
+def _one_of(kind: type[RunType | RunStatus]) -> click.Choice[str]:
+    return click.Choice([member.value for member in kind], case_sensitive=False)
+
+
+def _where(where: str, **facts: str | None) -> str:
+    conditions = [equal(field, value) for field, value in facts.items() if value]
+    return " and ".join([*conditions, *([f"({where})"] if where.strip() else [])])
 
 
 @command.command("list")
-@_home_option
-@_json_option
-@click.option("--project", help="Only runs of this project.")
-@click.option(
-    "--status",
-    type=click.Choice([status.value for status in RunStatus], case_sensitive=False),
-    help="Only runs in this state.",
-)
+@_search_options
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, help="At most so many.")
-def list_(home: Path | None, as_json: bool, project: str | None, status: str | None, limit: int) -> None:
-    """List runs, newest first."""
-    with _open(home) as store:
-        runs = _find(store, project, status, limit)
+@click.option("--after", help="Go on where the page before ended.")
+@click.option("--columns", default="", help="More columns: metrics.latency,params.precision,tags.stage.")
+@home_option
+@json_option
+def list_(  # noqa: PLR0913, PLR0917 - click's options
+    where: str, project: str | None, status: str | None, run_type: str | None, device: str | None, archived: bool,
+    order: str, limit: int, after: str | None, columns: str, home: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """List runs, newest first, or by what they logged."""
+    with open_store(home) as store:
+        words = _where(where, project=project, status=status, type=run_type, device=device)
+        page = store.find(words, order=order, archived=None if archived else False, after=after, limit=limit)
         if as_json:
-            click.echo(json.dumps([_head(run) for run in runs], indent=2))
+            emit({"runs": [_head(run) for run in page.runs], "after": page.after})
             return
-        if not runs:
+        if not page.runs:
             names = ", ".join(summary.name for summary in store.projects()) or "none"
             click.echo(f"No such runs in {store.home}; projects there: {names}.")
             return
-        rows = [
-            (run.id, run.status.value, run.type, run.name, run.device or "-", _took(run), run.project, _when(run))
-            for run in runs
-        ]
-        _table(("run", "status", "type", "name", "device", "took", "project", "started"), rows)
+    extra = [column.strip() for column in columns.split(",") if column.strip()]
+    if not extra and order.lstrip("-").partition(".")[0] in {"metrics", "params", "tags"}:
+        extra = [order.lstrip("-")]
+    rows = [
+        (
+            run.id, run.status.value, run.type, run.name, *(_value(run, column) for column in extra),
+            run.device or "-", took(run), run.project, when(run),
+        )
+        for run in page.runs
+    ]  # fmt: skip
+    table(("run", "status", "type", "name", *extra, "device", "took", "project", "started"), rows)
+    if page.after:
+        click.echo(f"There are more: --after {page.after}")
 
 
 @command.command("show")
 @click.argument("run_id")
-@_home_option
-@_json_option
+@home_option
+@json_option
 def show(run_id: str, home: Path | None, as_json: bool) -> None:
     """Show one run with everything it logged; the beginning of its id is enough."""
-    with _open(home) as store:
+    with open_store(home) as store:
         run = store.run(run_id)
+        lineage = store.lineage(run.id)
+    related = {
+        "made_from": [other.id for other in lineage.made_from],
+        "used_by": [other.id for other in lineage.used_by],
+        "parts": [other.id for other in lineage.parts],
+    }
     if as_json:
-        click.echo(json.dumps(_as_dict(run), indent=2))
+        emit({**_as_dict(run), "lineage": related})
         return
     facts = [("run", run.id), ("project", run.project), ("type", run.type), ("name", run.name)]
-    facts += [("status", run.status.value), ("started", _when(run)), ("took", _took(run))]
+    facts += [("status", f"{run.status.value}{', archived' if run.archived else ''}")]
+    facts += [("started", when(run)), ("took", took(run))]
     for name in ("component", "provider", "device", "parent_id", "error"):
         if value := getattr(run, name):
             facts.append((name, value))
+    facts += [(what.replace("_", " "), " ".join(ids)) for what, ids in related.items() if ids]
     facts += [(f"param {name}", json.dumps(param.value, ensure_ascii=False)) for name, param in run.params.items()]
     facts += [(f"metric {name}", text) for name, text in _metrics(run).items()]
     facts += [(f"tag {name}", value) for name, value in run.tags.items()]
     facts += [(f"artifact {name}", f"{item.local_path} ({item.size_bytes} B)") for name, item in run.artifacts.items()]
-    _table(None, facts)
+    table(None, facts)
     if run.traceback:
         click.echo(run.traceback)
 
 
-def _find(store: Store, project: str | None, status: str | None, limit: int) -> Sequence[Run]:
-    conditions = [f"project = {_quoted(project)}"] if project else []
-    conditions += [f"status = {_quoted(status)}"] if status else []
-    return store.find(" and ".join(conditions), limit=limit).runs
+@command.command("start")
+@click.option("--type", "run_type", type=_one_of(RunType), default="CUSTOM", show_default=True, help="What it does.")
+@click.option("--name", help="What to call it.")
+@click.option("--project", help="Where it belongs; the one in use if not given.")
+@home_option
+@json_option
+def start(run_type: str, name: str | None, project: str | None, home: Path | None, as_json: bool) -> None:
+    """Start a run that a script logs to with `log`, and print its id; end it with `run finish`."""
+    with Store(find_home(home)) as store:
+        client = Client(project_in_use(home, project), store, uplink=open_uplink(store))
+        run_id = client.start_detached(run_type.upper(), name)
+        client.close()
+    if as_json:
+        emit({"run": run_id})
+    else:
+        click.echo(run_id)
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+@command.command("finish")
+@click.argument("run_id")
+@click.option("--status", type=click.Choice(_ENDINGS, case_sensitive=False), default="FINISHED", show_default=True)
+@click.option("--error", help="What went wrong.")
+@home_option
+@json_option
+def finish(run_id: str, status: str, error: str | None, home: Path | None, as_json: bool) -> None:
+    """End a run that `run start` began."""
+    with open_store(home) as store:
+        client = Client("default", store, uplink=open_uplink(store))
+        with client.attach(run_id) as run:
+            run.finish(RunStatus(status.upper()), error=error)
+        client.close()
+    if as_json:
+        emit({"run": run.id, "status": status.upper()})
 
 
-def _open(home: Path | None) -> Store:
-    folder = find_home(home)
-    if not (folder / "runs").is_dir():
-        raise ConfigError(f"There is no store at {folder} yet. Run something first, or name one with --home.")
-    return Store(folder)
+@command.command("archive")
+@click.argument("run_ids", nargs=-1, required=True)
+@click.option("--undo", is_flag=True, help="Bring them back.")
+@home_option
+@json_option
+def archive(run_ids: tuple[str, ...], undo: bool, home: Path | None, as_json: bool) -> None:
+    """Put finished runs aside: they stay, and lists leave them out."""
+    with open_store(home) as store:
+        found = [store.run(run_id).id for run_id in run_ids]
+        for run_id in found:
+            store.archive(run_id, archived=not undo)
+    if as_json:
+        emit({"archived": not undo, "runs": found})
 
 
-def _table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE  # noqa: PLC0415 - --json must not pay for it
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
-    table = Table(box=SIMPLE, show_header=titles is not None)
-    shown = len(rows[0])
-    if titles is not None:
-        # Whole columns or none: half an id is no id. The last ones matter least.
-        widths = [max(len(cell) for cell in column) + 3 for column in zip(titles, *rows, strict=True)]
-        while shown > 2 and sum(widths[:shown]) + 1 > console.width:
-            shown -= 1
-    for title in (titles or ("", ""))[:shown]:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        # markup off: a run's values are data, never styling.
-        table.add_row(*(_plain(cell) for cell in row[:shown]))
-    console.print(table)
-
-
-def _plain(cell: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in cell)
+@command.command("delete")
+@click.argument("run_ids", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@home_option
+@json_option
+def delete(run_ids: tuple[str, ...], yes: bool, home: Path | None, as_json: bool) -> None:
+    """Remove runs for good; `collect` then frees the contents that no other run uses."""
+    with open_store(home) as store:
+        found = [store.run(run_id) for run_id in run_ids]
+        if not yes:
+            names = ", ".join(f"{run.id} ({run.name})" for run in found)
+            if not sys.stdin.isatty():
+                raise ConfigError(f"This would remove {names} for good; say so with --yes.")
+            click.confirm(f"Remove {names} for good?", abort=True)
+        for run in found:
+            store.delete(run.id)
+    if as_json:
+        emit({"deleted": [run.id for run in found]})
 
 
-def _when(run: Run) -> str:
+@command.command("bundle")
+@click.argument("run_ids", nargs=-1)
+@click.option("--project", help="All runs of this project, the archived ones too.")
+@click.option("-o", "--output", type=_FILE, required=True, help="The file to write, by custom .zip.")
+@home_option
+@json_option
+def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Path | None, as_json: bool) -> None:
+    """Write runs with all their contents into one file that `run import` takes in elsewhere."""
+    from embedl_hub.tracking import export_bundle  # noqa: PLC0415 - only here
+
+    if bool(run_ids) == bool(project):
+        raise click.UsageError("Name runs, or a project with --project.")
+    with open_store(home) as store:
+        if project:
+            found = [run.id for run in store.runs(equal("project", project), archived=None)]
+            if not found:
+                raise TrackingError(f"There are no runs of project {project!r} in {store.home}.")
+        else:
+            found = [store.run(run_id).id for run_id in run_ids]
+        with progress("Bundling runs") as told:
+            contents = export_bundle(store, found, output, progress=told)
+    size = output.stat().st_size
+    if as_json:
+        emit({"file": str(output), "runs": found, "contents": contents, "size_bytes": size})
+    else:
+        click.echo(f"{output}: {len(found)} runs, {contents} contents, {size / 1e6:.1f} MB")
+
+
+@command.command("import")
+@click.argument("file", type=_FILE)
+@home_option
+@json_option
+def import_(file: Path, home: Path | None, as_json: bool) -> None:
+    """Take the runs of a bundle into this store; those that are here already stay as they are."""
+    from embedl_hub.tracking import import_bundle  # noqa: PLC0415 - only here
+
+    with Store(find_home(home)) as store:
+        brought = import_bundle(store, file)
+    if as_json:
+        emit({"runs": brought.runs, "known_already": brought.known_already})
+    else:
+        click.echo(f"{len(brought.runs)} runs taken in, {len(brought.known_already)} were here already.")
+
+
+@command.command("table")
+@_search_options
+@click.option("-o", "--output", type=_FILE, required=True, help="A file that ends in .csv or .parquet.")
+@home_option
+@json_option
+def table_(  # noqa: PLR0913, PLR0917 - click's options
+    where: str, project: str | None, status: str | None, run_type: str | None, device: str | None, archived: bool,
+    order: str, output: Path, home: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Write the runs with all their values as a table for spreadsheets or data frames."""
+    from embedl_hub.tracking import write_table  # noqa: PLC0415 - only here
+
+    with open_store(home) as store:
+        words = _where(where, project=project, status=status, type=run_type, device=device)
+        runs = store.runs(words, order=order, archived=None if archived else False)
+    write_table(runs, output)
+    if as_json:
+        emit({"file": str(output), "runs": len(runs)})
+    else:
+        click.echo(f"{output}: {len(runs)} runs")
+
+
+def when(run: Run) -> str:
+    """Return when a run started, for people."""
     return datetime.fromtimestamp(run.started_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _took(run: Run) -> str:
+def took(run: Run) -> str:
+    """Return how long a run took, for people."""
     if run.ended_ms is None:
         return "-"
     # A killed run ended some time after its last sign of life.
     more_than = "> " if run.status is RunStatus.KILLED else ""
     return f"{more_than}{(run.ended_ms - run.started_ms) / 1000:.2f} s"
+
+
+def _value(run: Run, column: str) -> str:
+    group, _, name = column.partition(".")
+    name = name.strip('"`')
+    if group == "metrics":
+        metric = run.metric(name)
+        return "-" if metric is None else f"{metric.value:g}"
+    if group == "params":
+        return json.dumps(run.params[name].value, ensure_ascii=False) if name in run.params else "-"
+    if group == "tags":
+        return run.tags.get(name, "-")
+    raise ConfigError(f"{column!r} is no column; a column is metrics.NAME, params.NAME or tags.NAME.")
 
 
 def _metrics(run: Run) -> dict[str, str]:
@@ -147,8 +299,14 @@ def _metrics(run: Run) -> dict[str, str]:
 
 
 def _head(run: Run) -> dict[str, object]:
-    """Return a run without its values, which a list does not read."""
-    return {name: value for name, value in _as_dict(run).items() if name not in _VALUES}
+    """Return a run as a list has it: without its artifacts, each metric with its last value."""
+    values = {name: value for name, value in _as_dict(run).items() if name not in _VALUES}
+    metrics: Sequence[tuple[str, float]] = [(metric.name, metric.value) for metric in run.metrics]
+    return values | {
+        "params": {name: param.value for name, param in run.params.items()},
+        "metrics": dict(metrics),
+        "tags": dict(run.tags),
+    }
 
 
 def _as_dict(run: Run) -> dict[str, object]:

@@ -50,6 +50,7 @@ class HubContext:
         durable: bool = False,
         keep_remote: bool = False,
         lease_wait_s: float = 600.0,
+        tags: Mapping[str, str] | None = None,
     ) -> None:
         """Describe a context; nothing is opened before ``with``.
 
@@ -61,6 +62,7 @@ class HubContext:
             durable: Also survive a power cut, not only a killed process; every run then waits for the disk.
             keep_remote: Leave the runs' folders on the boards when the context closes.
             lease_wait_s: How long to wait for a board that somebody else is using.
+            tags: Labels that every component's run here gets, to find them by.
         """
         check_name("project name", project_name)
         _check_seconds("lease_wait_s", lease_wait_s)
@@ -69,6 +71,9 @@ class HubContext:
         self._durable = durable
         self._keep_remote = keep_remote
         self._lease_wait_s = lease_wait_s
+        self.tags: Mapping[str, str] = dict(tags or {})
+        for name in self.tags:
+            check_name("tag name", name)
         self._client: Client | None = None
         self._boards: dict[str, Board] = {}
         self._claims: dict[str, _Claim] = {}

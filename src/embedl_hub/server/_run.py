@@ -74,7 +74,7 @@ def _page() -> Callable[[Door], ASGIApp] | None:
     """Return the maker of the page, where it is installed."""
     if importlib.util.find_spec("embedl_hub.page") is None:
         return None
-    from embedl_hub import page  # type: ignore[attr-defined,unused-ignore]  # noqa: PLC0415 - an extra
+    from embedl_hub import page  # noqa: PLC0415 - an extra
 
     def make(door: Door) -> ASGIApp:
         app: ASGIApp = page.app(

@@ -4,6 +4,7 @@ from embedl_hub.tracking._blobs import folder_content, hash_file, walk_files
 from embedl_hub.tracking._bundle import Imported, export_bundle, import_bundle
 from embedl_hub.tracking._client import ActiveRun, Client
 from embedl_hub.tracking._collect import Collected, collect
+from embedl_hub.tracking._filter import check_filter, equal
 from embedl_hub.tracking._find import Page
 from embedl_hub.tracking._home import find_home
 from embedl_hub.tracking._journal import now_ms
@@ -20,6 +21,7 @@ from embedl_hub.tracking._models import (
 from embedl_hub.tracking._receive import Arrived, Receiver
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._store import DeviceSummary, Lineage, ProjectSummary, Store, ValueNames, reindex
+from embedl_hub.tracking._table import write_table
 from embedl_hub.tracking._uplink import Sent, Uplink, open_uplink
 from embedl_hub.tracking._values import check_file_name, check_name, plain_value, project_id
 
@@ -48,8 +50,10 @@ __all__ = [
     "Value",
     "ValueNames",
     "check_file_name",
+    "check_filter",
     "check_name",
     "collect",
+    "equal",
     "export_bundle",
     "find_home",
     "folder_content",
@@ -61,4 +65,5 @@ __all__ = [
     "project_id",
     "reindex",
     "walk_files",
+    "write_table",
 ]

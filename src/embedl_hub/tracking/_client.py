@@ -26,7 +26,7 @@ from embedl_hub.tracking._sink import Indexer, MemorySink, Sink, StoreSink
 from embedl_hub.tracking._values import check_file_name, check_name, encodable, plain_value, whole_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from embedl_hub.tracking._models import ArtifactCarrier
     from embedl_hub.tracking._store import Store
@@ -71,38 +71,56 @@ class ActiveRun:
 
     def log_param(self, name: str, value: object) -> LoggedParam:
         """Record a parameter; a second value under the same name replaces the first."""
-        check_name("parameter name", name)
-        param = LoggedParam(name, self._redactor.value(name, plain_value(value)))
+        param = self._param(name, value)
         self._check_process()
         with self._lock:
             self._check_alive()
-            self._write("param", name=name, value=param.value)
+            self._write_all([_param_facts(param)])
             self._params[name] = param
         return param
 
     def log_metric(self, name: str, value: float, step: int | None = None) -> LoggedMetric:
         """Record a number; give ``step`` to make a series."""
-        check_name("metric name", name)
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(
-                f"Metric {name!r} must be a number, not {value!r:.300}; use log_param for text."
-            ) from error
-        metric = LoggedMetric(name, number, whole_step(name, step), now_ms())
-        plain = number if math.isfinite(number) else str(number)
+        metric = _metric(name, value, step)
         self._check_process()
         with self._lock:
             self._check_alive()
-            self._write("metric", name=name, value=plain, step=metric.step, time_ms=metric.time_ms)
+            self._write_all([_metric_facts(metric)])
             self._metrics.append(metric)
         return metric
 
+    def log_batch(
+        self,
+        params: Mapping[str, object] | None = None,
+        metrics: Iterable[tuple[str, float, int | None]] = (),
+        tags: Mapping[str, object] | None = None,
+    ) -> None:
+        """Record many values at once: all of them, or none when one cannot be recorded.
+
+        Args:
+            params: Parameters by name.
+            metrics: Name, value and step, or None, of each number.
+            tags: Labels by name.
+        """
+        new_params = {name: self._param(name, value) for name, value in (params or {}).items()}
+        new_metrics = [_metric(*metric) for metric in metrics]
+        new_tags = {name: self._tag(name, value) for name, value in (tags or {}).items()}
+        facts = [_param_facts(param) for param in new_params.values()]
+        facts += [_metric_facts(metric) for metric in new_metrics]
+        facts += [{"kind": "tag", "name": name, "value": text} for name, text in new_tags.items()]
+        if not facts:
+            return
+        self._check_process()
+        with self._lock:
+            self._check_alive()
+            self._write_all(facts)
+            self._params |= new_params
+            self._metrics += new_metrics
+            self._tags |= new_tags
+
     def log_tag(self, name: str, value: object) -> None:
         """Record a label to find the run by; a second value replaces the first."""
-        check_name("tag name", name)
-        # Through the plain value, so that a secret inside a dict is found before the dict becomes text.
-        text = str(self._redactor.value(name, plain_value(value)))
+        text = self._tag(name, value)
         self._check_process()
         with self._lock:
             self._check_alive()
@@ -215,10 +233,41 @@ class ActiveRun:
                 "Log to a run of its own: `with ctx.client.start_run(...)`."
             )
 
+    def _param(self, name: str, value: object) -> LoggedParam:
+        check_name("parameter name", name)
+        return LoggedParam(name, self._redactor.value(name, plain_value(value)))
+
+    def _tag(self, name: str, value: object) -> str:
+        check_name("tag name", name)
+        # Through the plain value, so that a secret inside a dict is found before the dict becomes text.
+        return str(self._redactor.value(name, plain_value(value)))
+
     def _write(self, kind: str, **facts: object) -> None:
+        self._write_all([{"kind": kind, **facts}])
+
+    def _write_all(self, facts: Sequence[Mapping[str, object]]) -> None:
         # Counted first: whatever interrupts the writing, no two records share a number.
-        seq, self._seq = self._seq, self._seq + 1
-        self._sink.write({"seq": seq, "kind": kind, "time_ms": now_ms(), **facts})
+        first, self._seq = self._seq, self._seq + len(facts)
+        now = now_ms()
+        self._sink.write(*({"seq": first + place, "time_ms": now, **fact} for place, fact in enumerate(facts)))
+
+
+def _metric(name: str, value: float, step: int | None) -> LoggedMetric:
+    check_name("metric name", name)
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"Metric {name!r} must be a number, not {value!r:.300}; use log_param for text.") from error
+    return LoggedMetric(name, number, whole_step(name, step), now_ms())
+
+
+def _metric_facts(metric: LoggedMetric) -> dict[str, object]:
+    plain = metric.value if math.isfinite(metric.value) else str(metric.value)
+    return {"kind": "metric", "name": metric.name, "value": plain, "step": metric.step, "time_ms": metric.time_ms}
+
+
+def _param_facts(param: LoggedParam) -> dict[str, object]:
+    return {"kind": "param", "name": param.name, "value": param.value}
 
 
 class Client:

@@ -112,6 +112,11 @@ def parse(text: str) -> Condition:
     return _Parser(text).whole()
 
 
+def check_filter(text: str) -> None:
+    """Refuse a filter that is not whole by itself, so that it can be put into another one in brackets."""
+    parse(text)
+
+
 def parse_field(text: str) -> Field:
     """Return the field that a word names."""
     field = _Parser(text).only_field()
@@ -271,6 +276,12 @@ class _Parser:
             f"The filter cannot be understood at {self._text[at : at + 30]!r} (character {at + 1} of "
             f"{self._text!r:.200}): {why}. An example: metrics.latency < 5 and tags.stage = 'ci'"
         )
+
+
+def equal(group: str, value: str, *, name: str = "") -> str:
+    """Return the words for a field that equals a text, whatever either holds: ``tags."stage" = 'ci'``."""
+    field, quoted = Field(group, name.replace('"', '""')), value.replace("'", "''")
+    return f"{field} = '{quoted}'"
 
 
 def check_word(what: str, word: str, words: Sequence[str]) -> str:

@@ -91,6 +91,20 @@ class _Sql:
     values: tuple[object, ...] = ()
 
 
+_RUN, _PROJECT = _Sql("run"), _Sql("project")
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Where to start, and what must hold."""
+
+    start: _Sql
+    conditions: tuple[_Sql, ...]
+
+    def also(self, condition: _Sql) -> _Search:
+        return _Search(self.start, (*self.conditions, condition))
+
+
 @dataclass(frozen=True)
 class _Order:
     field: Field
@@ -127,56 +141,64 @@ class Finder:
         if offset < 0:
             raise ConfigError(f"The offset is {offset}; it cannot be less than 0.")
         order = _order(query.order)
-        conditions = self._conditions(query)
+        search = self._search(query)
         if order.by_time:
-            return self._page_by_time(conditions, order, after, limit, offset)
+            return self._page_by_time(search, order, after, limit, offset)
         if order.by_metric:
-            return self._page_by_metric(conditions, order, after, limit, offset)
-        return self._page_by_counting(conditions, order, after, limit, offset)
+            return self._page_by_metric(search, order, after, limit, offset)
+        return self._page_by_counting(search, order, after, limit, offset)
 
     def count(self, query: Query) -> int:
         """Return how many runs there are."""
-        where = _joined(self._conditions(query))
-        statement = f"SELECT count(*) FROM run CROSS JOIN project WHERE project.key = run.project AND {where.text}"  # noqa: S608 - our own words
-        return int(self.connection.execute(statement, where.values).fetchone()[0])
+        return self._count(self._search(query))
 
-    def _conditions(self, query: Query) -> list[_Sql]:
+    def _count(self, search: _Search) -> int:
+        tables, where = _together(" CROSS JOIN ", [search.start, _PROJECT], bare=True), _joined(search.conditions)
+        statement = f"SELECT count(*) FROM {tables.text} WHERE project.key = run.project AND {where.text}"  # noqa: S608 - our own words
+        return int(self.connection.execute(statement, (*tables.values, *where.values)).fetchone()[0])
+
+    def _search(self, query: Query) -> _Search:
         condition = _filter.parse(query.where)
         parts = condition.parts if isinstance(condition, AllOf) else (condition,)
-        found = [self._start_from_rare(part) or self._sql(part) for part in parts]
+        start, conditions = _RUN, []
+        for part in parts:
+            if start is _RUN and (few := self._few(part)) is not None:
+                # Written as a table, so that SQLite starts here whatever else there is.
+                start = _Sql(f"({few.text}) AS few CROSS JOIN run", few.values)
+                conditions.append(_Sql("run.key = few.run"))
+            else:
+                conditions.append(self._sql(part))
         if query.archived is not None:
-            found.append(_Sql("run.archived = ?", (int(query.archived),)))
+            conditions.append(_Sql("run.archived = ?", (int(query.archived),)))
         if query.projects is not None:
-            found.append(_of_projects(query.projects))
-        return found
+            conditions.append(_of_projects(query.projects))
+        return _Search(start, tuple(conditions))
 
-    def _page_by_time(self, conditions: list[_Sql], order: _Order, after: str | None, limit: int, offset: int) -> Page:
+    def _page_by_time(self, search: _Search, order: _Order, after: str | None, limit: int, offset: int) -> Page:
         if after is not None:
             (run_id,) = _unpack(after, "t", 1)
-            conditions = [*conditions, _Sql(f"run.id {'<' if order.descending else '>'} ?", (str(run_id),))]
+            search = search.also(_Sql(f"run.id {'<' if order.descending else '>'} ?", (str(run_id),)))
         direction = "DESC" if order.descending else "ASC"
-        runs = self._runs("run CROSS JOIN project", conditions, f"run.id {direction}", limit + 1, offset)
+        runs = self._runs(search, _Sql(f"run.id {direction}"), limit + 1, offset)
         return _cut(runs, limit, lambda last: _pack("t", last.id))
 
-    def _page_by_metric(
-        self, conditions: list[_Sql], order: _Order, after: str | None, limit: int, offset: int
-    ) -> Page:
+    def _page_by_metric(self, search: _Search, order: _Order, after: str | None, limit: int, offset: int) -> Page:
         """Walk the metric's index; when it ends, go on with the runs that do not have it, newest first."""
         name = order.field.name
         value, last_id = _unpack(after, "m", 2) if after is not None else (None, None)
         runs: list[Run] = []
         in_order = after is None or value is not None
         if in_order:
-            runs = self._runs_by_metric(conditions, order, value, last_id, limit + 1, offset)
+            runs = self._runs_by_metric(search, order, value, last_id, limit + 1, offset)
         ranked = len(runs)
         if ranked <= limit:
             if in_order and offset:
-                offset = max(0, offset - self._count_having(conditions, name))
-            without = self._sql(Missing(order.field))
-            rest = [*conditions, without]
+                having = search.also(self._sql(Not(Missing(order.field))))
+                offset = max(0, offset - self._count(having))
+            rest = search.also(self._sql(Missing(order.field)))
             if not in_order:
-                rest.append(_Sql("run.id < ?", (str(last_id),)))
-            runs += self._runs("run CROSS JOIN project", rest, "run.id DESC", limit + 1 - ranked, offset)
+                rest = rest.also(_Sql("run.id < ?", (str(last_id),)))
+            runs += self._runs(rest, _Sql("run.id DESC"), limit + 1 - ranked, offset)
 
         def position(last: Run) -> str:
             metric = last.metric(name)
@@ -186,7 +208,7 @@ class Finder:
         return _cut(runs, limit, position)
 
     def _runs_by_metric(
-        self, conditions: list[_Sql], order: _Order, value: object, last_id: object, limit: int, offset: int
+        self, search: _Search, order: _Order, value: object, last_id: object, limit: int, offset: int
     ) -> list[Run]:
         sign, direction = ("<", "DESC") if order.descending else (">", "ASC")
         sorted_first = [
@@ -198,35 +220,20 @@ class Finder:
             key = self.connection.execute("SELECT key FROM run WHERE id = ?", (str(last_id),)).fetchone()
             place = (float(str(value)), key[0] if key else -1)
             sorted_first.append(_Sql(f"(sorted.value, sorted.run) {sign} (?, ?)", place))
-        rare = any(condition.text.startswith(_FROM_RARE) for condition in conditions)
-        tables = "run CROSS JOIN metric AS sorted" if rare else "metric AS sorted CROSS JOIN run"
-        return self._runs(
-            f"{tables} CROSS JOIN project",
-            [*sorted_first, *conditions],
-            f"sorted.value {direction}, sorted.run {direction}",
-            limit,
-            offset,
-        )
+        walked = _Sql("metric AS sorted")
+        tables = [walked, search.start] if search.start is _RUN else [search.start, walked]
+        ordered = _Search(_together(" CROSS JOIN ", tables, bare=True), (*sorted_first, *search.conditions))
+        return self._runs(ordered, _Sql(f"sorted.value {direction}, sorted.run {direction}"), limit, offset)
 
-    def _count_having(self, conditions: list[_Sql], metric: str) -> int:
-        where = _joined([*conditions, self._sql(Not(Missing(Field("metrics", metric))))])
-        statement = f"SELECT count(*) FROM run CROSS JOIN project WHERE project.key = run.project AND {where.text}"  # noqa: S608 - our own words
-        return int(self.connection.execute(statement, where.values).fetchone()[0])
-
-    def _page_by_counting(
-        self, conditions: list[_Sql], order: _Order, after: str | None, limit: int, offset: int
-    ) -> Page:
+    def _page_by_counting(self, search: _Search, order: _Order, after: str | None, limit: int, offset: int) -> Page:
         if after is not None:
             (counted,) = _unpack(after, "c", 1)
             offset = int(str(counted))
         expressions = self._order_expressions(order.field)
         direction = "DESC" if order.descending else "ASC"
         # What a run does not have comes last in either direction.
-        by = ", ".join(f"{text} IS NULL, {text} {direction}" for text in (part.text for part in expressions))
-        values = tuple(value for part in expressions for value in part.values * 2)
-        runs = self._runs(
-            "run CROSS JOIN project", conditions, f"{by}, run.id DESC", limit + 1, offset, order_values=values
-        )
+        by = [_Sql(f"{part.text} IS NULL, {part.text} {direction}", part.values * 2) for part in expressions]
+        runs = self._runs(search, _together(", ", [*by, _Sql("run.id DESC")], bare=True), limit + 1, offset)
         return _cut(runs, limit, lambda _: _pack("c", offset + limit))
 
     def _order_expressions(self, field: Field) -> list[_Sql]:
@@ -239,19 +246,13 @@ class Finder:
         table = f"{field.group[:-1]} AS item WHERE item.run = run.key AND item.name = ?"
         return [_Sql(f"(SELECT {column} FROM {table})", (field.name,)) for column in columns]  # noqa: S608 - our own words
 
-    def _runs(
-        self,
-        tables: str,
-        conditions: Sequence[_Sql],
-        order: str,
-        limit: int,
-        offset: int,
-        order_values: tuple[object, ...] = (),
-    ) -> list[Run]:
-        where = _joined([_Sql("project.key = run.project"), *conditions])
-        statement = f"SELECT {_RUN_COLUMNS} FROM {tables} WHERE {where.text} ORDER BY {order} LIMIT ? OFFSET ?"  # noqa: S608 - our own words
-        rows = self.connection.execute(statement, (*where.values, *order_values, limit, offset)).fetchall()
-        return self._with_last_values(rows)
+    def _runs(self, search: _Search, order: _Sql, limit: int, offset: int) -> list[Run]:
+        tables = _together(" CROSS JOIN ", [search.start, _PROJECT], bare=True)
+        where = _joined([_Sql("project.key = run.project"), *search.conditions])
+        statement = f"""SELECT {_RUN_COLUMNS} FROM {tables.text} WHERE {where.text}
+            ORDER BY {order.text} LIMIT ? OFFSET ?"""  # noqa: S608 - our own words
+        values = (*tables.values, *where.values, *order.values, limit, offset)
+        return self._with_last_values(self.connection.execute(statement, values).fetchall())
 
     def _with_last_values(self, rows: list[tuple[object, ...]]) -> list[Run]:
         params: dict[object, dict[str, LoggedParam]] = defaultdict(dict)
@@ -275,8 +276,8 @@ class Finder:
                 tags[key][name] = value
         return [run_of(row, params=params[row[0]], metrics=tuple(metrics[row[0]]), tags=tags[row[0]]) for row in rows]
 
-    def _start_from_rare(self, part: Condition) -> _Sql | None:
-        """Return a condition to start from, when it is an equality that few runs meet."""
+    def _few(self, part: Condition) -> _Sql | None:
+        """Return a query for the runs that meet a condition, when it is an equality that few runs meet."""
         if not isinstance(part, Compare) or part.sign != "=" or part.field.group not in {"params", "tags"}:
             return None
         table, exact = part.field.group[:-1], _spellings(part.field, part.value)
@@ -289,7 +290,7 @@ class Finder:
             f"SELECT count(*) FROM (SELECT 1 {same} LIMIT {_RARE}) AS few",  # noqa: S608 - our own words
             values,
         ).fetchone()[0]
-        return _Sql(f"{_FROM_RARE} run {same})", values) if count < _RARE else None
+        return _Sql(f"SELECT run {same}", values) if count < _RARE else None
 
     def _sql(self, condition: Condition) -> _Sql:  # noqa: PLR0911 - one line per kind of condition
         match condition:
@@ -321,7 +322,7 @@ class Finder:
         if of.group in {"archived", "model"}:
             raise ConfigError(f"{of.group} is never null.")
         # A metric that is not a number has no place in an order either.
-        more = " AND item.latest = 1 AND item.value IS NOT NULL" if of.group == "metrics" else ""
+        more = " AND +item.latest = 1 AND item.value IS NOT NULL" if of.group == "metrics" else ""
         return _Sql(f"NOT {_item(of, more)}", (of.name,))
 
     def _compare(self, condition: Compare) -> _Sql:  # noqa: PLR0911 - one line per kind of field
@@ -339,7 +340,8 @@ class Finder:
         if of.group in {"model", "artifacts"}:
             return _artifact(of, sign, value)
         if of.group == "metrics":
-            more = f" AND item.latest = 1 AND item.value {_no_tilde(of, sign)} ?"
+            # The plus keeps SQLite from walking all runs' values: this run's own are found by its key.
+            more = f" AND +item.latest = 1 AND +item.value {_no_tilde(of, sign)} ?"
             return _Sql(_item(of, more), (of.name, _as_number(of, value)))
         return self._value(of, sign, value)
 
@@ -386,9 +388,6 @@ class Finder:
             f"{of} is a moment such as '2026-11-15', '2026-11-15T08:30' or, so long ago, '7d', '12h', '30m'; "
             f"not {value!r}."
         )
-
-
-_FROM_RARE = "run.key IN (SELECT"
 
 
 def run_of(row: tuple[object, ...], **values: object) -> Run:
@@ -480,10 +479,9 @@ def _joined(conditions: Sequence[_Sql]) -> _Sql:
     return _together(" AND ", conditions) if conditions else _Sql("1 = 1")
 
 
-def _together(word: str, parts: Sequence[_Sql]) -> _Sql:
-    return _Sql(
-        "(" + word.join(part.text for part in parts) + ")", tuple(value for part in parts for value in part.values)
-    )
+def _together(word: str, parts: Sequence[_Sql], *, bare: bool = False) -> _Sql:
+    text = word.join(part.text for part in parts)
+    return _Sql(text if bare else f"({text})", tuple(value for part in parts for value in part.values))
 
 
 def _in_groups(keys: Sequence[object]) -> Iterator[tuple[tuple[object, ...], str]]:

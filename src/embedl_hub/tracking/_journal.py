@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.tracking import _fork
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 Record = dict[str, Any]
@@ -59,12 +58,8 @@ class Journal:
             raise
         _fork.watch(self)
 
-    def append(self, record: Record) -> None:
-        """Write one record; when this returns, killing the process cannot lose it."""
-        _append(self._fd, encode(record))
-
-    def append_all(self, records: Sequence[Record]) -> None:
-        """Write records together: all of them, or none when there is no space."""
+    def append(self, *records: Record) -> None:
+        """Write records, all or none of them; when this returns, killing the process cannot lose them."""
         _append(self._fd, b"".join(map(encode, records)))
 
     def sync(self) -> None:

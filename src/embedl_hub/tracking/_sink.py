@@ -37,8 +37,8 @@ _COARSEST_CLOCK_NS = 2_000_000_000
 class Sink(Protocol):
     """What a run needs from the place that keeps it."""
 
-    def write(self, record: Record) -> None:
-        """Keep a record; when this returns it is acknowledged."""
+    def write(self, *records: Record) -> None:
+        """Keep records, all or none of them; when this returns they are acknowledged."""
         ...
 
     def keep(self, path: Path, name: str, file_name: str) -> tuple[Content, Path]:
@@ -182,20 +182,21 @@ class StoreSink:
         """Return everything the manifest holds."""
         return read(self._folder / MANIFEST_NAME)
 
-    def write(self, record: Record) -> None:
-        if record["kind"] == "start":
-            self._start(record)
+    def write(self, *records: Record) -> None:
+        if records[0]["kind"] == "start":
+            self._start(records[0])
         else:
-            self._append(record)
+            self._append(*records)
         if self._uplink is not None:
             self._uplink.notify()
 
-    def _append(self, record: Record) -> None:
+    def _append(self, *records: Record) -> None:
         try:
-            self._journal.append(record)
+            self._journal.append(*records)
         except OSError as error:
             raise self._store.unusable(error) from error
-        self._indexer.add(self._run_id, record)
+        for record in records:
+            self._indexer.add(self._run_id, record)
 
     def _start(self, record: Record) -> None:
         """Write the first record through to the index: recovery starts from its rows."""
@@ -248,7 +249,7 @@ class MemorySink:
         self._make_folder = make_folder
         self._folder: Path | None = None
 
-    def write(self, record: Record) -> None:
+    def write(self, *records: Record) -> None:
         pass
 
     def keep(self, path: Path, name: str, file_name: str) -> tuple[Content, Path]:  # noqa: ARG002 - the seam's signature

@@ -40,7 +40,7 @@ def test_version_and_help() -> None:
     assert hub("--version").stdout.strip() == f"embedl-hub, version {embedl_hub.__version__}"
     text = hub("--help").stdout
     assert "reindex" in text
-    assert "List and show recorded runs" in text
+    assert "Find, show, start, finish" in text
 
 
 def test_the_two_names_are_one_program() -> None:
@@ -56,14 +56,14 @@ def test_runs_are_listed_newest_first(home: Path) -> None:
     """As a table and as JSON, filtered on wish."""
     text = hub("run", "list", home=home).stdout
     assert text.index("bad") < text.index("good")
-    runs = json.loads(hub("run", "list", "--json", "--status", "FAILED", home=home).stdout)
+    runs = json.loads(hub("run", "list", "--json", "--status", "FAILED", home=home).stdout)["runs"]
     assert [run["name"] for run in runs] == ["bad"]
     assert runs[0]["error"] == "ValueError: too small"
 
 
 def test_one_run_is_shown_by_the_beginning_of_its_id(home: Path) -> None:
     """With values, and with the traceback of a failed one; markup in values is text."""
-    failed, finished = json.loads(hub("run", "list", "--json", home=home).stdout)
+    failed, finished = json.loads(hub("run", "list", "--json", home=home).stdout)["runs"]
     shown = hub("run", "show", finished["id"], home=home).stdout
     assert "param level" in shown
     assert "1.25" in shown
@@ -90,7 +90,7 @@ def test_what_a_user_can_fix_is_one_clean_message(home: Path, arguments: list[st
 
 def test_a_narrow_terminal_shows_whole_columns(home: Path) -> None:
     """Half an id is no id: columns go before cells are cut."""
-    run_id = json.loads(hub("run", "list", "--json", home=home).stdout)[0]["id"]
+    run_id = json.loads(hub("run", "list", "--json", home=home).stdout)["runs"][0]["id"]
     command = f"stty cols 70 && {sys.executable} -m embedl_hub run list --home {home} --status failed"
     done = subprocess.run(["script", "-qec", command, "/dev/null"], capture_output=True, text=True, check=True)
     assert run_id in done.stdout

@@ -559,3 +559,17 @@ def test_threads_share_the_folder_of_a_run(memory_client: Client) -> None:
     with memory_client.start_run() as run, ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(ask, range(8)))) == 1
     memory_client.close()
+
+
+def test_a_batch_is_recorded_whole_or_not_at_all(client: Client, store: Store) -> None:
+    """One wrong value among many leaves nothing of them."""
+    with client.start_run() as run:
+        with pytest.raises(ConfigError, match="'loss' must be a number"):
+            run.log_batch({"p": 1}, [("loss", 0.5, 1), ("loss", "x", 2)], {"t": "x"})  # type: ignore[list-item]
+        assert run.snapshot().params == {}
+        run.log_batch({"p": 1}, [("loss", 0.5, 1), ("loss", 0.25, 2)], {"t": "x"})
+        run.log_batch()
+        assert run.snapshot().tags == {"t": "x"}
+    found = store.run(run.id)
+    assert [(metric.value, metric.step) for metric in found.metrics] == [(0.5, 1), (0.25, 2)]
+    assert found.params["p"].value == 1

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedl_hub.errors import ConfigError
-from embedl_hub.tracking import Client, RunType, Store, _find
+from embedl_hub.tracking import Client, RunType, Store, _find, check_filter
 from embedl_hub.tracking._filter import parse
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def test_a_page_that_cannot_be_is_refused(full: Store, options: dict[str, object
         full.find(**options)  # type: ignore[arg-type]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.text(alphabet="abcmetrics.latency<>=!~()'\",and or not in is null 0123456789\\%_\x00é", max_size=60))
 def test_any_text_is_understood_or_refused(full: Store, where: str) -> None:
     """Never another error, never a statement of the user's making."""
@@ -229,13 +229,52 @@ def test_any_text_is_understood_or_refused(full: Store, where: str) -> None:
         return
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 @given(st.text(st.characters(exclude_characters="\x00", codec="utf-8"), max_size=30))
 def test_any_value_can_be_asked_for(full: Store, text: str) -> None:
     """Quotes, wildcards and control characters are values like others."""
     quoted = "'" + text.replace("'", "''") + "'"
     assert names(full, f"name = {quoted}") == [name for name in names(full) if name == text]
     assert names(full, f"name ~ {quoted}") == [name for name in names(full) if text.lower() in name]
+
+
+def test_a_filter_by_a_metric_looks_at_each_run_once(store: Store) -> None:
+    """The work grows with the runs, not with their square."""
+
+    def steps(runs: int) -> int:
+        store.apply({f"{number:05}": _records(number) for number in range(runs)})
+        count = 0
+
+        def step() -> None:
+            nonlocal count
+            count += 1
+
+        with store._reading() as connection:
+            connection.set_progress_handler(step, 100)  # type: ignore[attr-defined]
+            assert store.find("metrics.latency >= 0 and metrics.latency < 0").runs == ()
+            connection.set_progress_handler(None, 0)  # type: ignore[attr-defined]
+        return count
+
+    few = steps(200)
+    assert few > 0
+    assert steps(1600) < 16 * few
+
+
+def _records(number: int) -> list[dict[str, object]]:
+    made: list[dict[str, object]] = [
+        {"kind": "start", "project": "p", "type": "CUSTOM", "name": "n", "format": 1},
+        {"kind": "metric", "name": "latency", "value": number, "step": None},
+        {"kind": "end", "status": "FINISHED"},
+    ]
+    return [{"seq": seq, "time_ms": 1, **record} for seq, record in enumerate(made)]
+
+
+def test_a_filter_is_whole_by_itself_or_refused() -> None:
+    """So that it can stand in brackets within another."""
+    check_filter("metrics.latency < 5 and (name ~ 'a' or name ~ ')')")
+    for where in ("name ~ 'a') or (name ~ 'b'", "name = 'a", "(name = 'a'"):
+        with pytest.raises(ConfigError):
+            check_filter(where)
 
 
 def test_projects_devices_and_names_are_summed_up(full: Store) -> None:

@@ -18,6 +18,7 @@ from embedl_hub.errors import NoProviderError, SignatureError, known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from embedl_hub.core.context import HubContext
 
@@ -118,6 +119,42 @@ def load_provider(provider_type: str, *, fail: bool = True) -> bool:
 def entry_points_by_type(_path: tuple[str, ...]) -> dict[str, importlib.metadata.EntryPoint]:
     """Return the installed providers by type; asked anew when the import path changes."""
     return {normal_type(entry.name): entry for entry in importlib.metadata.entry_points(group=GROUP)}
+
+
+@dataclass(frozen=True)
+class InstalledProvider:
+    """A provider type that a package on this machine brings.
+
+    Attributes:
+        type: The provider type.
+        distribution: The package it comes with.
+        version: That package's version.
+        package: Its module; None when it cannot be imported.
+        problem: Why it cannot be imported.
+        install: The line that installs what it needs.
+    """
+
+    type: str
+    distribution: str | None
+    version: str | None
+    package: ModuleType | None
+    problem: str | None
+    install: str
+
+
+def installed_providers() -> list[InstalledProvider]:
+    """Import every installed provider and return them by type, those that cannot be imported included."""
+    found = []
+    for provider_type, entry in sorted(entry_points_by_type(tuple(sys.path)).items()):
+        package, problem = None, None
+        try:
+            with _LOADING:
+                package = entry.load()
+        except Exception as error:  # noqa: BLE001 - whatever somebody's package does on import must not hide the others
+            problem = f"{type(error).__name__}: {error}"
+        name, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
+        found.append(InstalledProvider(provider_type, name, version, package, problem, _install_hint(entry)))
+    return found
 
 
 class _Loading:

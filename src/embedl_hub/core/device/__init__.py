@@ -3,6 +3,8 @@
 from embedl_hub.core.device._board import BOARD_LABEL, Board
 from embedl_hub.core.device._config import ProviderConfig
 from embedl_hub.core.device._device import Device
+from embedl_hub.core.device._devices_file import DEVICES_FILE, load_devices, make_device, read_devices
+from embedl_hub.core.device._kind import DeviceKind, device_kind_names, find_device_kind, register_device_kind
 from embedl_hub.core.device._local import LocalCommandRunner
 from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
 from embedl_hub.core.device._qai_hub import QAIHubConfig
@@ -13,11 +15,13 @@ from embedl_hub.core.device._ssh_config import SSHConfig
 
 __all__ = [
     "BOARD_LABEL",
+    "DEVICES_FILE",
     "AnyPath",
     "Board",
     "CommandResult",
     "CommandRunner",
     "Device",
+    "DeviceKind",
     "DeviceSpec",
     "EmbedlONNXRuntimeConfig",
     "Lease",
@@ -28,4 +32,10 @@ __all__ = [
     "QAIHubConfig",
     "SSHCommandRunner",
     "SSHConfig",
+    "device_kind_names",
+    "find_device_kind",
+    "load_devices",
+    "make_device",
+    "read_devices",
+    "register_device_kind",
 ]

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from embedl_hub.core.device._config import ProviderConfig
+from embedl_hub.core.device._kind import DeviceKind
 from embedl_hub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from embedl_hub.core.device._device import Device
 
 _LEVELS = ("disable", "basic", "extended", "all")
 
@@ -70,3 +77,24 @@ class EmbedlONNXRuntimeConfig(ONNXRuntimeConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_words("cli_args", self.cli_args)
+
+
+def _board_checks(device: Device) -> Mapping[str, Sequence[str]]:
+    config = device.provider_config
+    python = config.python_path if isinstance(config, EmbedlONNXRuntimeConfig) else "python3"
+    show = "import {0}; print({0}.__version__)"
+    return {
+        "python": [python, "-c", "import platform; print(platform.python_version())"],
+        "numpy": [python, "-c", show.format("numpy")],
+        "onnxruntime": [python, "-c", show.format("onnxruntime")],
+    }
+
+
+LOCAL_KIND = DeviceKind("local", "This machine.", ONNXRuntimeConfig, reached_by=("local", "none"))
+BOARD_KIND = DeviceKind(
+    "embedl_onnxruntime",
+    "A board with ONNX Runtime, over SSH.",
+    EmbedlONNXRuntimeConfig,
+    reached_by=("ssh", "local"),
+    checks=_board_checks,
+)

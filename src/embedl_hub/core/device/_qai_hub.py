@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embedl_hub.core.device._config import ProviderConfig
+from embedl_hub.core.device._kind import DeviceKind
 
 
 @dataclass(frozen=True)
@@ -32,3 +33,6 @@ class QAIHubConfig(ProviderConfig):
     client_profile: str | None = None
     timeout_s: float = 7200.0
     poll_s: float = 5.0
+
+
+CLOUD_KIND = DeviceKind("qai_hub", "A device in Qualcomm's cloud.", QAIHubConfig, reached_by=("none",))

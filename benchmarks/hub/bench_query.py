@@ -1,0 +1,312 @@
+"""How quickly is the right run found among 100,000?
+
+The same 100,000 runs with 10 parameters, 10 metrics and a tag each, in our store and in MLflow 3 on SQLite, asked the
+same questions in turns, each side in a process of its own that times itself. Ours are written through the store; those
+of MLflow by SQL, as its own calls would take hours, and then analysed, which favours it. Every answer is compared: both
+sides must name the same runs in the same order.
+
+    python -m venv .venv-mlflow && .venv-mlflow/bin/pip install -r benchmarks/requirements-mlflow.txt
+    python benchmarks/hub/bench_query.py --opponent-python .venv-mlflow/bin/python [--runs N] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+OURS, MLFLOW = "ours", "MLflow"
+VALUES = 10
+STAGES = ("ci", "dev", "nightly", "release")
+PAGED = 20_000
+FIRST_MS = 1_790_000_000_000
+QUESTIONS = {
+    "newest 50 with all values": 10.0,
+    "metric filter, tag, order by metric": 15.0,
+    "order by metric": 50.0,
+    "parameter filter": 20.0,
+}
+"""What is asked, and how many times faster than MLflow the answer must come."""
+LIMIT_PAGING, LIMIT_SIZE = 15.0, 0.4
+
+
+def example(number: int) -> tuple[list[int], list[float], str]:
+    """Return the parameters, metrics and stage of a run: the same on both sides."""
+    chance = random.Random(number)  # noqa: S311 - data
+    params = [chance.randrange(1000) for _ in range(VALUES)]
+    return params, [chance.random() * 10 for _ in range(VALUES)], STAGES[chance.randrange(len(STAGES))]
+
+
+class Side(Protocol):
+    """A store that is asked."""
+
+    def fill(self, count: int) -> None:
+        """Write the runs."""
+        ...
+
+    def ask(self, question: str) -> list[str]:
+        """Answer a question with the names of 50 runs."""
+        ...
+
+    def page(self, count: int) -> int:
+        """Read so many runs with their values, newest first, page by page."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Return the size of the database."""
+        ...
+
+
+class Ours:
+    """The hub's store."""
+
+    def __init__(self, folder: Path) -> None:
+        from embedl_hub.tracking import Store  # noqa: PLC0415 - the opponent's environment lacks it
+
+        self._folder = folder
+        self._store = Store(folder, recovers=False)
+        self._store.open()
+
+    def fill(self, count: int) -> None:
+        """Bring the records of the runs into the index, as their processes would."""
+        for start in range(0, count, 2000):
+            batch = {_id(number): list(_records(number)) for number in range(start, min(start + 2000, count))}
+            self._store.apply(batch)
+
+    def ask(self, question: str) -> list[str]:
+        """Answer a question."""
+        where, order = {
+            "newest 50 with all values": ("", "-started"),
+            "metric filter, tag, order by metric": ("metrics.m1 < 5 and tags.stage = 'ci'", "metrics.m2"),
+            "order by metric": ("", "metrics.m3"),
+            "parameter filter": ("params.p4 = 77", "-started"),
+        }[question]
+        found = self._store.find(f"project = 'bench'{' and ' if where else ''}{where}", order=order, limit=50)
+        assert all(len(run.params) == VALUES == len(run.metrics) for run in found.runs)
+        return [run.name for run in found.runs]
+
+    def page(self, count: int) -> int:
+        """Read runs page by page."""
+        seen, after = 0, None
+        while seen < count:
+            page = self._store.find("project = 'bench'", limit=500, after=after)
+            seen, after = seen + len(page.runs), page.after
+        return seen
+
+    def size_bytes(self) -> int:
+        """Return the size of the database."""
+        with contextlib.closing(sqlite3.connect(self._folder / "hub.db")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return sum(path.stat().st_size for path in self._folder.glob("hub.db*"))
+
+
+class MLflow:
+    """The opponent."""
+
+    def __init__(self, folder: Path) -> None:
+        os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_CONFIGURE_LOGGING": "false"}
+        from mlflow.tracking import MlflowClient  # type: ignore[import-not-found]  # noqa: PLC0415 - only there
+
+        folder.mkdir(parents=True)
+        self._database = folder / "mlflow.db"
+        self._client = MlflowClient(tracking_uri=f"sqlite:///{self._database}")
+        self._experiment = self._client.create_experiment("bench", artifact_location=str(folder / "artifacts"))
+
+    def fill(self, count: int) -> None:
+        """Write the rows its own calls would write."""
+        connection = sqlite3.connect(self._database)
+        for number in range(count):
+            run_id, (params, metrics, stage), moment = _id(number).rjust(32, "0"), example(number), FIRST_MS + number
+            connection.execute(
+                "INSERT INTO runs (run_uuid, name, source_type, source_name, entry_point_name, user_id, status, "
+                "start_time, end_time, source_version, lifecycle_stage, artifact_uri, experiment_id) VALUES "
+                "(?, ?, 'UNKNOWN', '', '', 'unknown', 'FINISHED', ?, ?, '', 'active', ?, ?)",
+                (run_id, f"r{number}", moment, moment + 1, f"{self._database.parent}/{run_id}", int(self._experiment)),
+            )
+            rows = [(f"p{index}", str(value), run_id) for index, value in enumerate(params)]
+            connection.executemany("INSERT INTO params (key, value, run_uuid) VALUES (?, ?, ?)", rows)
+            values = [(f"m{index}", value, moment, run_id, 0, 0) for index, value in enumerate(metrics)]
+            for table in ("metrics", "latest_metrics"):
+                connection.executemany(
+                    f"INSERT INTO {table} (key, value, timestamp, run_uuid, step, is_nan) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608 - two names
+                    values,
+                )
+            tags = [("stage", stage, run_id), ("mlflow.runName", f"r{number}", run_id)]
+            connection.executemany("INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", tags)
+        connection.commit()
+        connection.execute("ANALYZE")
+        connection.close()
+
+    def ask(self, question: str) -> list[str]:
+        """Answer a question."""
+        where, order = {
+            "newest 50 with all values": ("", "start_time DESC"),
+            "metric filter, tag, order by metric": ("metrics.m1 < 5 and tags.stage = 'ci'", "metrics.m2 ASC"),
+            "order by metric": ("", "metrics.m3 ASC"),
+            "parameter filter": ("params.p4 = '77'", "start_time DESC"),
+        }[question]
+        found = self._client.search_runs([self._experiment], where, order_by=[order], max_results=50)
+        assert all(len(run.data.params) == VALUES == len(run.data.metrics) for run in found)
+        return [str(run.info.run_name) for run in found]
+
+    def page(self, count: int) -> int:
+        """Read runs page by page."""
+        seen, token = 0, None
+        while seen < count:
+            page = self._client.search_runs([self._experiment], max_results=500, page_token=token)
+            seen, token = seen + len(page), page.token
+        return seen
+
+    def size_bytes(self) -> int:
+        """Return the size of the database."""
+        return self._database.stat().st_size
+
+
+def _id(number: int) -> str:
+    return f"{number:013x}00000000"
+
+
+def _records(number: int) -> Iterator[dict[str, Any]]:
+    params, metrics, stage = example(number)
+    facts: list[dict[str, Any]] = [
+        {"kind": "start", "project": "bench", "type": "CUSTOM", "name": f"r{number}", "format": 1},
+        *({"kind": "param", "name": f"p{index}", "value": value} for index, value in enumerate(params)),
+        *({"kind": "metric", "name": f"m{index}", "value": value} for index, value in enumerate(metrics)),
+        {"kind": "tag", "name": "stage", "value": stage},
+        {"kind": "end", "status": "FINISHED"},
+    ]
+    for seq, fact in enumerate(facts):
+        yield {"seq": seq, "time_ms": FIRST_MS + number, **fact}
+
+
+def serve(name: str, folder: Path) -> None:
+    """Answer requests on stdin, one JSON line each, as the worker of one side."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    side: Side = Ours(folder / name) if name == OURS else MLflow(folder / name)
+    do: dict[str, Callable[[Any], object]] = {
+        "fill": side.fill,
+        "ask": side.ask,
+        "page": side.page,
+        "size": lambda _: side.size_bytes(),
+    }
+    for line in sys.stdin:
+        what, value = json.loads(line)
+        start = time.perf_counter_ns()
+        answer = do[what](value)
+        answers.write(json.dumps([(time.perf_counter_ns() - start) / 1e6, answer]) + "\n")
+        answers.flush()
+
+
+class Worker:
+    """A side in a process of its own."""
+
+    def __init__(self, python: Path, name: str, folder: Path) -> None:
+        self.name = name
+        argv = [str(python), __file__, "--worker", name, "--folder", str(folder)]
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, what: str, value: object = None) -> tuple[float, Any]:
+        """Return how long it took, in ms, and the answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([what, value]) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"The worker of {self.name!r} ended early; see its message above.")
+        took_ms, answer = json.loads(line)
+        return took_ms, answer
+
+    def close(self) -> None:
+        """Let it end."""
+        self._process.communicate(timeout=60)
+
+
+def measure(sides: list[Worker], runs: int, rounds: int) -> dict[str, Any]:
+    """Fill, ask and page, in turns."""
+    for side in sides:
+        took_ms, _ = side.ask("fill", runs)
+        print(f"{side.name}: {runs:,} runs written in {took_ms / 1000:.0f} s", file=sys.stderr)
+    times: dict[str, dict[str, list[float]]] = {}
+    agree = True
+    for question in QUESTIONS:
+        times[question] = {side.name: [] for side in sides}
+        for number in range(rounds + 1):
+            answers = []
+            for side in sides if number % 2 else sides[::-1]:
+                took_ms, answer = side.ask("ask", question)
+                answers.append(answer)
+                # The first round only warms the caches of both.
+                if number:
+                    times[question][side.name].append(took_ms)
+            agree &= all(answer == answers[0] and len(answer) == 50 for answer in answers)
+    paged = min(PAGED, runs)
+    times[f"page through {paged:,} runs"] = {side.name: [side.ask("page", paged)[0]] for side in sides}
+    sizes = {side.name: side.ask("size")[1] for side in sides}
+    return {"ms": times, "size_bytes": sizes, "answers_agree": agree}
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print both sides, the ratio and the limit."""
+    from report import print_table  # noqa: PLC0415 - needs the hub, which the opponent's environment lacks
+
+    rows = []
+    for question, times in result["ms"].items():
+        middle = {side: statistics.median(values) for side, values in times.items()}
+        cells = [f"{middle[side]:.1f} ms" if side in middle else "-" for side in (OURS, MLFLOW)]
+        ratio = f"{middle[MLFLOW] / middle[OURS]:.1f}x" if MLFLOW in middle else "-"
+        rows.append([question, *cells, ratio, f">= {QUESTIONS.get(question, LIMIT_PAGING):g}x"])
+    sizes = result["size_bytes"]
+    cells = [f"{sizes[side] / 1e6:.0f} MB" if side in sizes else "-" for side in (OURS, MLFLOW)]
+    ratio = f"{sizes[OURS] / sizes[MLFLOW]:.2f} of it" if MLFLOW in sizes else "-"
+    rows.append(["size of the database", *cells, ratio, f"<= {LIMIT_SIZE}"])
+    print_table(["question", OURS, MLFLOW, "ours is faster", "limit"], rows)
+    print(f"both sides named the same runs in the same order: {'yes' if result['answers_agree'] else 'NO'}")
+    print(f"machine: {', '.join(f'{key} {value}' for key, value in result['machine'].items())}")
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--opponent-python", type=Path, help="the Python of an environment that has MLflow")
+    parser.add_argument("--folder", type=Path, default=Path.home(), help="where the stores are made for the while")
+    parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        serve(arguments.worker, arguments.folder)
+        return
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from report import machine  # noqa: PLC0415 - needs the hub, which the opponent's environment lacks
+
+    pythons = {OURS: Path(sys.executable)}
+    if arguments.opponent_python:
+        pythons[MLFLOW] = arguments.opponent_python.absolute()
+    with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-query-") as folder:
+        sides = [Worker(python, name, Path(folder)) for name, python in pythons.items()]
+        result = {"machine": machine(), "runs": arguments.runs, **measure(sides, arguments.runs, arguments.rounds)}
+        for side in sides:
+            side.close()
+    report(result)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

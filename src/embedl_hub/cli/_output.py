@@ -1,0 +1,153 @@
+"""What every command shares: the store it looks at, and how it speaks to people and to programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedl_hub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from embedl_hub.tracking import Store
+
+JSON_WANTED = "embedl_hub.json"
+_VERBOSITY = "embedl_hub.verbosity"
+
+home_option = click.option(
+    "--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given."
+)
+
+
+def _also_from_the_front(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    return value or bool(ctx.meta.get(JSON_WANTED))
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_also_from_the_front, help="Print JSON for programs."
+)
+
+
+def with_verbosity(command: click.Command) -> click.Command:
+    """Let -v stand behind any command too."""
+    if not any(parameter.name == "verbose" for parameter in command.params):
+        command.params.append(
+            click.Option(
+                ["-v", "--verbose"],
+                count=True,
+                expose_value=False,
+                callback=_set_verbosity,
+                help="Say more; twice or thrice for still more.",
+            )
+        )
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        with_verbosity(each)
+    return command
+
+
+def _set_verbosity(ctx: click.Context, _parameter: click.Parameter, value: int) -> int:
+    # Summed over all places where it may stand.
+    ctx.meta[_VERBOSITY] = ctx.meta.get(_VERBOSITY, 0) + value
+    logging.getLogger().setLevel(logging.WARNING - 10 * min(ctx.meta[_VERBOSITY], 2))
+    return value
+
+
+def open_store(home: Path | None) -> Store:
+    """Return the store to look at, not yet open; one that is not there is an error, not a new store."""
+    from embedl_hub.tracking import Store, find_home  # noqa: PLC0415 - not every command needs one
+
+    folder = find_home(home)
+    if not (folder / "runs").is_dir():
+        raise ConfigError(f"There is no store at {folder} yet. Run something first, or name one with --home.")
+    return Store(folder)
+
+
+def emit(value: object) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]], *, folds: bool = False) -> None:
+    """Print rows; in a narrow terminal the last columns go before any cell is cut, or cells fold where told to."""
+    from rich.box import SIMPLE  # noqa: PLC0415 - --json must not pay for it
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    if not rows:
+        return
+    console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
+    drawn = Table(box=SIMPLE, show_header=titles is not None)
+    shown = len(rows[0])
+    if titles is not None and not folds:
+        # Whole columns or none: half an id is no id. The last ones matter least.
+        widths = [max(len(cell) for cell in column) + 3 for column in zip(titles, *rows, strict=True)]
+        while shown > 2 and sum(widths[:shown]) + 1 > console.width:
+            shown -= 1
+    for title in (titles or ("",) * shown)[:shown]:
+        drawn.add_column(title, overflow="fold")
+    for row in rows:
+        # markup off: a run's values are data, never styling.
+        drawn.add_row(*(plain(cell) for cell in row[:shown]))
+    console.print(drawn)
+
+
+def plain(cell: str) -> str:
+    """Return text without what could move a terminal's cursor."""
+    return "".join(character if character.isprintable() else " " for character in cell)
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Return a number for people."""
+    return "-" if value is None else f"{value:.4g}{f' {unit}' if unit else ''}"
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show that something is going on, where somebody is looking."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console  # noqa: PLC0415 - most commands never wait
+    from rich.text import Text  # noqa: PLC0415
+
+    with Console(stderr=True).status(Text(plain(what))):
+        yield
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping."""
+    split = [word.partition("=") for word in words]
+    if wrong := [key for key, equals, _ in split if not equals or not key.strip()]:
+        raise click.UsageError(f"{wrong[0]!r} must look like KEY=VALUE.")
+    return {key.strip(): value for key, _, value in split}
+
+
+def as_value(text: str) -> Any:  # noqa: ANN401 - any TOML value
+    """Return what a user typed as a value: a number, true, a list; else the text itself."""
+    import tomllib  # noqa: PLC0415 - few commands need it
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar where somebody is looking; yields what is to be told how many of all are done."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _all: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - most commands never wait
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, whole: bar.update(task, completed=done, total=whole)

@@ -1,0 +1,59 @@
+"""What is in use in a home: its project and device, written down in ``config.toml``."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.errors import ConfigError, known
+from embedl_hub.tracking import find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import tomlkit
+
+SETTINGS_FILE = "config.toml"
+DEFAULT_PROJECT = "default"
+_KEYS = ("project", "device")
+
+
+def read_settings(home: Path) -> dict[str, str]:
+    """Return a home's settings; none when it has no file."""
+    path = home / SETTINGS_FILE
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The settings in {path} cannot be read: {error}.") from error
+    if unknown := set(values) - set(_KEYS):
+        raise ConfigError(f"{path} holds {known(unknown)}; known: {known(_KEYS)}.")
+    if wrong := [key for key, value in values.items() if not isinstance(value, str)]:
+        raise ConfigError(f"{path}: {known(wrong)} must be text.")
+    return values
+
+
+def project_in_use(home: Path | None, given: str | None) -> str:
+    """Return the project to record under: the one given, else the home's, else ``default``."""
+    return given or read_settings(find_home(home)).get("project") or DEFAULT_PROJECT
+
+
+def change_toml(path: Path, change: Callable[[tomlkit.TOMLDocument], Any]) -> None:
+    """Change a TOML file and leave the rest of it, comments included, as its owner wrote it."""
+    import tomlkit  # noqa: PLC0415 - only for writing
+    from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
+
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
+        change(document)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.write_text(tomlkit.dumps(document), encoding="utf-8")
+        part.replace(path)
+    except TOMLKitError as error:
+        raise ConfigError(f"{path} cannot be changed: {error}.") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}.") from error

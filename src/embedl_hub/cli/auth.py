@@ -1,0 +1,103 @@
+"""``embedl-hub auth``: keep the address of a server and the key to it, for this user alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from typing import Any
+
+import click
+
+from embedl_hub.cli._output import emit, json_option
+from embedl_hub.credentials import KEY_VARIABLE, URL_VARIABLE, Server, find_server, forget_server, keep_server
+from embedl_hub.errors import ConfigError, ConnectError
+
+_LIMIT_S = 10.0
+_LONGEST_ANSWER = 10_000_000
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--check", is_flag=True, help="Ask the server whether it takes the key.")
+@click.option("--remove", is_flag=True, help="Forget the server and its key.")
+@json_option
+def command(url: str | None, check: bool, remove: bool, as_json: bool) -> None:
+    """Keep the address of a server and the key to it, readable by this user only.
+
+    The key is asked for without showing it, or read from EMBEDL_HUB_API_KEY or the first line of standard input;
+    never from the command line, which others can see.
+    """
+    if remove and (url or check):
+        raise click.UsageError("--remove goes alone.")
+    if remove:
+        was_there = forget_server()
+        _tell({"removed": was_there}, "Forgotten." if was_there else "There was nothing to forget.", as_json=as_json)
+        return
+    if url:
+        path = keep_server(url, _read_key())
+        if not check:
+            _tell({"file": str(path), "url": url}, f"Kept in {path}, for you alone.", as_json=as_json)
+            return
+    server = find_server()
+    if server is None:
+        raise ConfigError(f"No server is known. Name one: embedl-hub auth URL, or set {URL_VARIABLE}.")
+    facts: dict[str, Any] = {"url": server.url, "source": server.source, "has_key": server.key is not None}
+    words = f"{server.url} ({'with' if server.key else 'without'} a key, from {server.source})"
+    if check:
+        facts["projects"] = _ask(server)
+        words = f"{server.url} takes the key; projects you can see: {', '.join(facts['projects']) or 'none'}."
+    _tell(facts, words, as_json=as_json)
+
+
+def _tell(facts: dict[str, Any], words: str, *, as_json: bool) -> None:
+    if as_json:
+        emit(facts)
+    else:
+        click.echo(words)
+
+
+def _read_key() -> str:
+    if key := os.environ.get(KEY_VARIABLE):
+        return key.strip()
+    if sys.stdin.isatty():
+        return str(click.prompt("Key", hide_input=True, err=True)).strip()
+    return sys.stdin.readline().strip()
+
+
+def _ask(server: Server) -> list[str]:
+    """Return the projects that the server lets this key see."""
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {server.key}"} if server.key else {})
+    request = urllib.request.Request(f"{server.url}/api/projects?limit=500", headers=headers)  # noqa: S310 - http(s), checked
+    try:
+        with _OPENER.open(request, timeout=_LIMIT_S) as answer:
+            text = answer.read(_LONGEST_ANSWER)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (401, 403):
+            raise ConfigError(
+                f"{server.url} does not take the key (HTTP {error.code}). Get a new one from its owner, then: "
+                f"embedl-hub auth {server.url}"
+            ) from error
+        raise ConnectError(f"{server.url} answered with HTTP {error.code}; is it an Edgeproof server?") from error
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise ConnectError(
+            f"{server.url} cannot be reached: {reason}. Is it running, and the address right?"
+        ) from error
+    try:
+        return [str(project["name"]) for project in json.loads(text)["data"]["items"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConnectError(f"{server.url} does not answer like an Edgeproof server.") from error
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows nothing: a redirect would carry the key to whoever it names."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)

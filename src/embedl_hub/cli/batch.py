@@ -1,0 +1,86 @@
+"""``embedl-hub batch``: record many values at once from standard input, all or none."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedl_hub.cli._output import as_value, emit, home_option, json_option
+from embedl_hub.cli.log import attached
+from embedl_hub.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_HOW = "param NAME VALUE, metric NAME NUMBER [STEP], tag NAME VALUE, or the same as JSON"
+
+
+@dataclass
+class _Values:
+    params: dict[str, object] = field(default_factory=dict)
+    metrics: list[tuple[str, float, int | None]] = field(default_factory=list)
+    tags: dict[str, object] = field(default_factory=dict)
+
+
+@click.command()
+@click.argument("run_id")
+@home_option
+@json_option
+def command(run_id: str, home: Path | None, as_json: bool) -> None:
+    """Record many values of a run that `run start` began, in one go: all lines, or none when one is wrong.
+
+    \b
+    Lines of standard input, as words or as JSON:
+      param precision int8
+      metric loss 0.25 100
+      tag stage ci
+      {"kind": "metric", "name": "loss", "value": 0.25, "step": 100}
+    """  # noqa: D301 - click's mark for text that keeps its lines
+    values = _read(sys.stdin)
+    with attached(home, run_id) as run:
+        run.log_batch(values.params, values.metrics, values.tags)
+    counts = {"params": len(values.params), "metrics": len(values.metrics), "tags": len(values.tags)}
+    if as_json:
+        emit({"run": run.id, **counts})
+    else:
+        click.echo(f"Recorded {', '.join(f'{count} {what}' for what, count in counts.items())}.")
+
+
+def _read(lines: Iterable[str]) -> _Values:
+    values = _Values()
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        try:
+            _take(values, json.loads(text) if text.startswith("{") else _words(text))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"Line {number} cannot be recorded: {text!r:.200} ({error}). A line is: {_HOW}. Nothing was recorded."
+            ) from error
+    return values
+
+
+def _words(text: str) -> dict[str, Any]:
+    kind, name, value, *rest = shlex.split(text)
+    if len(rest) > (kind == "metric"):
+        raise ValueError("too many words; put text with spaces in quotation marks")
+    fact: dict[str, Any] = {"kind": kind, "name": name, "value": as_value(value) if kind == "param" else value}
+    return {**fact, "step": int(rest[0])} if rest else fact
+
+
+def _take(values: _Values, fact: dict[str, Any]) -> None:
+    if fact["kind"] == "param":
+        values.params[fact["name"]] = fact["value"]
+    elif fact["kind"] == "metric":
+        values.metrics.append((fact["name"], float(fact["value"]), fact.get("step")))
+    elif fact["kind"] == "tag":
+        values.tags[fact["name"]] = fact["value"]
+    else:
+        raise ValueError(f"there is no kind {fact['kind']!r}")

@@ -1,0 +1,33 @@
+"""``embedl-hub collect``: free the space of contents that no run uses any more."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from embedl_hub.cli._output import emit, home_option, json_option, open_store
+from embedl_hub.tracking import collect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@home_option
+@json_option
+def command(dry_run: bool, home: Path | None, as_json: bool) -> None:
+    """Free the space of contents that no run uses any more, such as those of deleted runs.
+
+    What was stored within the last hour stays: its run may be being written.
+    """
+    with open_store(home) as store:
+        found = collect(store, dry_run=dry_run)
+    if as_json:
+        emit(dataclasses.asdict(found))
+        return
+    verb = "would be freed" if dry_run else "freed"
+    young = f"; {found.kept_young} younger than an hour stay" if found.kept_young else ""
+    click.echo(f"{found.files} contents, {found.size_bytes / 1e6:.1f} MB {verb}{young}.")

@@ -1,0 +1,285 @@
+"""``embedl-hub device``: add, edit, remove and test devices."""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedl_hub.cli._output import as_value, emit, home_option, json_option, pairs, table, working
+from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
+from embedl_hub.core import HubContext
+from embedl_hub.core.component import installed_providers
+from embedl_hub.core.device import DEVICES_FILE, find_device_kind, make_device, read_devices
+from embedl_hub.errors import ConfigError, DeviceError, HubError, UnknownDeviceError, known
+from embedl_hub.tracking import check_name, find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import tomlkit
+
+    from embedl_hub.core.device import CommandRunner, Device
+
+_SSH_OPTIONS = {
+    "host": "Host name, address or alias of your ssh configuration.",
+    "username": "Login name.",
+    "port": "Port.",
+    "identity_file": "Private key; a path, never the key itself.",
+    "jump_host": "[user@]host[:port] to go through.",
+    "host_key": "strict, accept_new or off.",
+    "known_hosts": "Another known_hosts file.",
+    "config_file": "Another ssh configuration.",
+}
+_STEP_LIMIT_S = 30.0
+
+
+@click.group()
+def command() -> None:
+    """Add, edit, remove and test devices; they are kept in devices.toml in the home, without secrets."""
+
+
+def _table_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that make up a device's table."""
+    for name, text in reversed(_SSH_OPTIONS.items()):
+        function = click.option(f"--{name.replace('_', '-')}", name, help=f"ssh: {text}")(function)
+    for name, text in (
+        ("set", "A setting of the provider: KEY=VALUE."),
+        ("spec", "A fact about the device: KEY=VALUE."),
+    ):
+        function = click.option(f"--{name}", f"{name}_", multiple=True, metavar="KEY=VALUE", help=text)(function)
+    function = click.option("--artifact-root", help="Folder on the device for our files.")(function)
+    function = click.option("--lease-dir", help="Folder whose lock is the lease; empty goes without one.")(function)
+    return click.option("--runner", help="How to reach it: ssh, local or none.")(function)
+
+
+@command.command("add")
+@click.argument("name")
+@click.option(
+    "--type", "kind", required=True, help="Who carries out steps on it: local, embedl_onnxruntime, qai_hub ..."
+)
+@_table_options
+@home_option
+@json_option
+def add(name: str, kind: str, home: Path | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - table options
+    """Add a device. Try it with: embedl-hub device test NAME."""
+    check_name("device name", name)
+    path = find_home(home) / DEVICES_FILE
+    if name in read_devices(path):
+        raise ConfigError(f"There is a device {name!r} in {path} already; change it with: embedl-hub device edit")
+    _write(path, name, _changed({"type": find_device_kind(kind).type}, given), as_json=as_json)
+
+
+@command.command("edit")
+@click.argument("name")
+@click.option("--type", "kind", help="Another provider type.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Forget a key, such as port, threads or artifact_root.")
+@_table_options
+@home_option
+@json_option
+def edit(
+    name: str,
+    kind: str | None,
+    unset: tuple[str, ...],
+    home: Path | None,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - table options
+) -> None:
+    """Change what is given and leave the rest."""
+    path = find_home(home) / DEVICES_FILE
+    kept = {key: dict(value) if isinstance(value, dict) else value for key, value in _find(path, name).items()}
+    for key in unset:
+        _forget(kept, key)
+    if kind is not None:
+        kept["type"] = find_device_kind(kind).type
+    _write(path, name, _changed(kept, given), as_json=as_json)
+
+
+@command.command("remove")
+@click.argument("name")
+@home_option
+@json_option
+def remove(name: str, home: Path | None, as_json: bool) -> None:
+    """Remove a device; its runs stay."""
+    folder = find_home(home)
+    path = folder / DEVICES_FILE
+    _find(path, name)
+
+    def drop(document: tomlkit.TOMLDocument) -> None:
+        document["devices"].remove(name)
+
+    change_toml(path, drop)
+    if read_settings(folder).get("device") == name:
+        change_toml(folder / SETTINGS_FILE, lambda document: document.remove("device"))
+    if as_json:
+        emit({"removed": name})
+    else:
+        click.echo(f"Removed {name!r} from {path}.")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a test: what was tried, what came of it."""
+
+    title: str
+    is_ok: bool
+    says: str
+    seconds: float
+
+
+@command.command("test")
+@click.argument("name")
+@click.option("--wait", "wait_s", default=10.0, show_default=True, help="Wait so long for a device that is in use.")
+@home_option
+@json_option
+def test(name: str, wait_s: float, home: Path | None, as_json: bool) -> None:
+    """Connect to a device, say what it is, lease it, run a command there and look for what its provider needs."""
+    path = find_home(home) / DEVICES_FILE
+    device = make_device(name, _find(path, name), where=str(path))
+    steps = run_test(device, wait_s)
+    if as_json:
+        emit({"device": name, "is_ok": all(step.is_ok for step in steps), "steps": [vars(step) for step in steps]})
+    else:
+        rows = [("ok" if step.is_ok else "FAILS", step.title, f"{step.seconds:.2f} s", step.says) for step in steps]
+        table(("", "step", "took", "says"), rows, folds=True)
+    if not all(step.is_ok for step in steps):
+        failed = next(step for step in steps if not step.is_ok)
+        raise DeviceError(f"Device {name!r} is not ready: {failed.title}: {failed.says}")
+
+
+def run_test(device: Device, wait_s: float) -> list[Step]:
+    """Try a device step by step; what cannot work after a failure is not tried."""
+    kind = find_device_kind(device.provider_type)
+    if device.runner is None:
+        return [_provider_step(device.provider_type)]
+    runner, steps = device.runner, []
+
+    def step(title: str, work: Callable[[], str]) -> bool:
+        with working(f"{device.name}: {title}"):
+            steps.append(_tried(title, work))
+        return steps[-1].is_ok
+
+    def lease(ctx: HubContext) -> str:
+        with ctx.claim(device.name):
+            return "free" if device.lease_dir else "goes without one"
+
+    try:
+        with HubContext("device test", [device], tracking=False, lease_wait_s=wait_s) as ctx:
+            if not step("connect", lambda: _said(runner, ["echo", "a shell answers"])):
+                return steps
+            step("spec", lambda: _spec_words(ctx, device.name))
+            step("lease", lambda: lease(ctx))
+            for title, argv in kind.checks(device).items():
+                step(title, functools.partial(_said, runner, list(argv)))
+    finally:
+        if callable(close := getattr(runner, "close", None)):
+            close()
+    return steps
+
+
+def _tried(title: str, work: Callable[[], str]) -> Step:
+    start = time.perf_counter()
+    try:
+        says, is_ok = work(), True
+    except HubError as error:
+        says, is_ok = " ".join(str(error).split()), False
+    return Step(title, is_ok, says, round(time.perf_counter() - start, 3))
+
+
+def _provider_step(provider_type: str) -> Step:
+    """Ask the provider's own check, for devices that only its client reaches."""
+    found = next((each for each in installed_providers() if each.type == provider_type), None)
+    check = getattr(found.package, "doctor", None) if found is not None else None
+    if check is None:
+        return Step("provider", found is not None, f"{provider_type} has no check of its own", 0.0)
+    start = time.perf_counter()
+    problems = [result for result in check() if not result.is_ok]
+    says = "; ".join(f"{result.title}: {result.says}" for result in problems) or "its client is ready"
+    return Step("provider", not problems, says, round(time.perf_counter() - start, 3))
+
+
+def _spec_words(ctx: HubContext, name: str) -> str:
+    spec = ctx.device_spec(name)
+    words = [spec.device_name, spec.architecture, spec.os, spec.cpu, f"{spec.cores} cores" if spec.cores else None]
+    return ", ".join(word for word in (*words, *spec.accelerators) if word) or "it does not say"
+
+
+def _said(runner: CommandRunner, argv: list[str]) -> str:
+    """Run a command and return the first line it says."""
+    return runner.run(argv, hide=True, timeout_s=_STEP_LIMIT_S).stdout.strip().partition("\n")[0]
+
+
+def _find(path: Path, name: str) -> Mapping[str, Any]:
+    tables = read_devices(path)
+    if name not in tables:
+        raise UnknownDeviceError(
+            f"There is no device {name!r} in {path}; there are: {known(tables)}. Add it with: embedl-hub device add"
+        )
+    return tables[name]
+
+
+def _changed(kept: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a device's table with what was given on the command line."""
+    ssh = {key: given[key] for key in _SSH_OPTIONS if given[key] is not None}
+    if "port" in ssh:
+        ssh["port"] = as_value(ssh["port"])
+    for key in ("identity_file", "known_hosts", "config_file"):
+        if key in ssh and ssh[key] != "none":
+            ssh[key] = str(Path(ssh[key]).expanduser().absolute())
+    parts = {"ssh": ssh, "config": _values(given["set_"]), "spec": _values(given["spec_"])}
+    for key, values in parts.items():
+        if values:
+            kept[key] = {**kept.get(key, {}), **values}
+    for key in ("runner", "artifact_root", "lease_dir"):
+        if given[key] is not None:
+            kept[key] = given[key]
+    return kept
+
+
+def _values(words: tuple[str, ...]) -> dict[str, Any]:
+    return {key: as_value(value) for key, value in pairs(words).items()}
+
+
+def _forget(table: dict[str, Any], key: str) -> None:
+    places = [part for part in (table, *(table.get(name, {}) for name in ("ssh", "config", "spec"))) if key in part]
+    if not places or key == "type":
+        raise ConfigError(f"The device has no {key!r} to forget; it has: {known(_keys(table))}.")
+    for place in places:
+        del place[key]
+    for name in ("ssh", "config", "spec"):
+        if table.get(name) == {}:
+            del table[name]
+
+
+def _keys(table: Mapping[str, Any]) -> list[str]:
+    return [name for key, value in table.items() for name in (value if isinstance(value, dict) else (key,))]
+
+
+def _write(path: Path, name: str, values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Check a table by making the device of it, then write it down."""
+    make_device(name, values, where=str(path))
+
+    def put(document: tomlkit.TOMLDocument) -> None:
+        import tomlkit as kit  # noqa: PLC0415 - only for writing
+
+        if "devices" not in document:
+            document["devices"] = kit.table(is_super_table=True)
+        written = kit.table()
+        for key, value in values.items():
+            if isinstance(value, dict):
+                inline = kit.inline_table()
+                inline.update(value)
+                written[key] = inline
+            else:
+                written[key] = value
+        document["devices"][name] = written
+
+    change_toml(path, put)
+    if as_json:
+        emit({"name": name, "file": str(path), **values})
+    else:
+        click.echo(f"{name!r} is in {path}. Try it with: embedl-hub device test {name}")

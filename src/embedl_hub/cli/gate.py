@@ -1,0 +1,190 @@
+"""``embedl-hub gate``: fail a build when a run is worse than a baseline, measured again in turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedl_hub.cli._output import emit, home_option, json_option, working
+from embedl_hub.cli._settings import project_in_use
+from embedl_hub.cli._steps import components, model_of, open_context, options_of, read_arrays, run_of
+from embedl_hub.comparison import GateResult as Result
+from embedl_hub.comparison import Verdict, gate, junit_xml
+from embedl_hub.core.component import RunType
+from embedl_hub.errors import ConfigError, HubError, TrackingError, known
+from embedl_hub.tracking import equal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from embedl_hub.core import HubContext
+    from embedl_hub.core.component import Component
+    from embedl_hub.core.device import Device
+    from embedl_hub.tracking import Run, Store
+
+
+def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
+    try:
+        return float(value.removesuffix("%")) / 100 if value.endswith("%") else float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} must look like 5% or 0.05.") from None
+
+
+@click.command()
+@click.argument("run")
+@click.option("--baseline", required=True, help="A run, or TAG=VALUE: the newest finished run with that tag.")
+@click.option("--metric", default="latency_median", show_default=True, help="What is compared.")
+@click.option("--tolerance", default="5%", show_default=True, callback=_share, help="How much worse is still fine.")
+@click.option("--more-is-better/--less-is-better", default=None, help="For metrics of your own.")
+@click.option("--repeat/--no-repeat", default=True, help="Measure again, in turns, before saying worse.")
+@click.option("--input-data", multiple=True, metavar="PATH", help="What profiles on data of your own were measured on.")
+@click.option("--most-pairs", default=30, show_default=True, help="Give up after so many turns.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report here.")
+@click.option("--fail-when-unsure", is_flag=True, help="Exit with 1 also when the gate cannot tell.")
+@click.option("--project", help="Record the repeats under this project; the one in use if not given.")
+@home_option
+@json_option
+@click.pass_context
+def command(  # noqa: PLR0913 - options
+    ctx: click.Context,
+    *,
+    run: str,
+    baseline: str,
+    metric: str,
+    tolerance: float,
+    more_is_better: bool | None,
+    repeat: bool,
+    input_data: tuple[str, ...],
+    most_pairs: int,
+    junit: Path | None,
+    fail_when_unsure: bool,
+    project: str | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Exit with 1 when RUN is worse than a baseline by more than is tolerated.
+
+    Both are measured again in turns, so that noise does not fail a build. Exit code 0: fine, or nobody can tell (said
+    so); 1: worse; 2: wrong usage.
+    """
+    started = time.perf_counter()
+    with open_context(home, project_in_use(home, project), replace=_without_layers) as hub:
+        store = hub.client.store
+        assert store is not None  # noqa: S101 - the command line always tracks
+        candidate = store.run(run)
+        reference = find_baseline(store, baseline, candidate)
+        again = _Again(hub, input_data)
+        measure, both = _repeats(again, candidate, reference) if repeat else (None, True)
+        result = gate(
+            candidate, reference, metric=metric, tolerance=tolerance, measure_again=measure, repeat_baseline=both,
+            more_is_better=more_is_better, most_pairs=most_pairs,
+        )  # fmt: skip
+    if junit is not None:
+        _write(junit, junit_xml([result], seconds=time.perf_counter() - started))
+    _tell(result, as_json=as_json)
+    if result.verdict is Verdict.WORSE or (fail_when_unsure and result.verdict is Verdict.CANNOT_TELL):
+        ctx.exit(1)
+
+
+def find_baseline(store: Store, word: str, candidate: Run) -> Run:
+    """Return a run by its id, or the newest finished one of the candidate's kind with a tag."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        return store.run(word)
+    same = [equal("project", candidate.project), equal("type", candidate.type), equal("tags", value, name=name)]
+    where = " and ".join((*same, "status = 'FINISHED'", f"not {equal('id', candidate.id)}"))
+    for found in store.find(where, limit=1).runs:
+        return store.run(found.id)
+    raise TrackingError(
+        f"No finished {candidate.type} run of project {candidate.project!r} has the tag {name}={value}. "
+        f"Give one when you profile: embedl-hub profile ... --tag {name}={value}"
+    )
+
+
+def _without_layers(device: Device) -> Device:
+    """Leave the layers out of repeats, where a kind of device has that setting: only the metric is asked for."""
+    config = device.provider_config
+    if config is None or "layer_runs" not in config.__dataclass_fields__:
+        return device
+    return dataclasses.replace(device, provider_config=dataclasses.replace(config, layer_runs=0))  # type: ignore[call-arg]
+
+
+class _Again:
+    """Measures a recorded profile again: the same model, device and options."""
+
+    def __init__(self, ctx: HubContext, input_data: tuple[str, ...]) -> None:
+        self._ctx = ctx
+        self._data = read_arrays(input_data) if input_data else None
+
+    def __call__(self, run: Run) -> Run:
+        component, model, options = self.plan(run)
+        step: Any = component(name=f"gate: {run.name}"[:100])
+        with working(f"measuring {run.id} again"):
+            result = step.run(self._ctx, model, **options)
+        return run_of(self._ctx, result)
+
+    def plan(self, run: Run) -> tuple[type[Component], Any, dict[str, Any]]:
+        """Return what to run again, or say why it cannot be."""
+        found = {each.__name__: each for each in components(RunType.PROFILE).values()}
+        if run.component not in found:
+            raise ConfigError(f"Run {run.id} was made by {run.component!r}; known profilers: {known(found)}.")
+        component = found[run.component]
+        if run.device is not None:
+            self._ctx.find_device(run.device)
+        model = model_of(self._ctx, component, run)
+        model.path.to_local(self._ctx)
+        return component, model, {"device": run.device, **self._options(component, run)}
+
+    def _options(self, component: type[Component], run: Run) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        for option in options_of(component):
+            value = run.params[option.name].value if option.name in run.params else None
+            if option.name == "input_data":
+                if value is not None and self._data is None:
+                    raise ConfigError(
+                        f"Run {run.id} was measured on data of your own, which is not in its record; "
+                        "give it with --input-data."
+                    )
+                value = self._data
+            if value is not None:
+                options[option.name] = value
+        return options
+
+
+def _repeats(again: _Again, candidate: Run, baseline: Run) -> tuple[Callable[[Run], Run] | None, bool]:
+    """Return how to measure again, and whether the baseline can be measured again too."""
+    if candidate.type != RunType.PROFILE:
+        return None, True
+    again.plan(candidate)
+    try:
+        again.plan(baseline)
+    except HubError as error:
+        click.echo(f"The baseline cannot be measured again, its record stands in: {error}", err=True)
+        return again, False
+    return again, True
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"The report cannot be written to {path}: {error}.") from error
+
+
+def _tell(result: Result, *, as_json: bool) -> None:
+    if as_json:
+        emit(result.as_dict())
+        return
+    for line in result.differences:
+        click.echo(f"differs in {line}")
+    ratio = result.worsening
+    interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
+    click.echo(
+        f"{result.verdict}: {result.metric} × {ratio.value:.3f}{interval} of the baseline's, tolerated "
+        f"× {1 + result.tolerance:.3f}: {result.reason}."
+    )

@@ -1,0 +1,105 @@
+"""``embedl-hub log``: record a parameter, a metric, a tag or an artifact from a shell script."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from embedl_hub.cli._output import as_value, emit, home_option, json_option, open_store
+from embedl_hub.tracking import Client, open_uplink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from embedl_hub.tracking import ActiveRun
+
+
+@click.group()
+def command() -> None:
+    """Record a parameter, a metric, a tag or an artifact of a run that `run start` began.
+
+    \b
+    RUN=$(embedl-hub run start --name "by hand")
+    embedl-hub log param $RUN precision int8
+    embedl-hub log metric $RUN accuracy 0.91
+    embedl-hub run finish $RUN
+    """  # noqa: D301 - click's mark for text that keeps its lines
+
+
+@contextlib.contextmanager
+def attached(home: Path | None, run_id: str) -> Iterator[ActiveRun]:
+    """Hold a run that no process owns."""
+    with open_store(home) as store:
+        client = Client("default", store, uplink=open_uplink(store))
+        try:
+            with client.attach(run_id) as run:
+                yield run
+        finally:
+            client.close()
+
+
+@command.command("param")
+@click.argument("run_id")
+@click.argument("name")
+@click.argument("value")
+@home_option
+@json_option
+def param(run_id: str, name: str, value: str, home: Path | None, as_json: bool) -> None:
+    """Record a parameter: a number, true, a list such as [1,2], else text."""
+    with attached(home, run_id) as run:
+        logged = run.log_param(name, as_value(value))
+    if as_json:
+        emit({"run": run.id, "param": name, "value": logged.value})
+
+
+@command.command("metric", context_settings={"ignore_unknown_options": True})
+@click.argument("run_id")
+@click.argument("name")
+@click.argument("value", type=float)
+@click.option("--step", type=int, help="Where in a series it stands.")
+@home_option
+@json_option
+def metric(run_id: str, name: str, value: float, step: int | None, home: Path | None, as_json: bool) -> None:
+    """Record a number."""
+    with attached(home, run_id) as run:
+        run.log_metric(name, value, step)
+    if as_json:
+        emit({"run": run.id, "metric": name, "value": value, "step": step})
+
+
+@command.command("tag")
+@click.argument("run_id")
+@click.argument("name")
+@click.argument("value")
+@home_option
+@json_option
+def tag(run_id: str, name: str, value: str, home: Path | None, as_json: bool) -> None:
+    """Record a label to find the run by; a finished run takes one too."""
+    with open_store(home) as store:
+        found = store.run(run_id)
+        if found.ended_ms is not None:
+            store.label(found.id, name, value)
+        else:
+            client = Client("default", store, uplink=open_uplink(store))
+            with client.attach(found.id) as run:
+                run.log_tag(name, value)
+            client.close()
+    if as_json:
+        emit({"run": found.id, "tag": name, "value": value})
+
+
+@command.command("artifact")
+@click.argument("run_id")
+@click.argument("path", type=click.Path(path_type=Path, exists=True))
+@click.option("--name", help="What the run calls it; the file's name if not given.")
+@home_option
+@json_option
+def artifact(run_id: str, path: Path, name: str | None, home: Path | None, as_json: bool) -> None:
+    """Keep a file or a folder with the run."""
+    with attached(home, run_id) as run:
+        logged = run.log_artifact(path, name)
+    if as_json:
+        emit({"run": run.id, "artifact": logged.name, "sha256": logged.sha256, "size_bytes": logged.size_bytes})

@@ -1,0 +1,54 @@
+"""``embedl-hub use``: choose the project and device that commands take when none is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from embedl_hub.cli._output import emit, home_option, json_option
+from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
+from embedl_hub.core.device import DEVICES_FILE, read_devices
+from embedl_hub.errors import ConfigError, UnknownDeviceError, known
+from embedl_hub.tracking import check_name, find_home
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import tomlkit
+
+
+@click.command()
+@click.option("--project", help="Record runs under this project.")
+@click.option("--device", help="Run on this device; an empty name goes back to the first that serves.")
+@home_option
+@json_option
+def command(project: str | None, device: str | None, home: Path | None, as_json: bool) -> None:
+    """Choose the project and device that commands take when none is given."""
+    folder = find_home(home)
+    if project is not None:
+        check_name("project name", project)
+    if device:
+        names = read_devices(folder / DEVICES_FILE)
+        if device not in names:
+            raise UnknownDeviceError(
+                f"There is no device {device!r} in {folder / DEVICES_FILE}; there are: {known(names)}. "
+                "Add it with: embedl-hub device add"
+            )
+    wishes = {"project": project, "device": device}
+    if all(wish is None for wish in wishes.values()):
+        raise ConfigError("Nothing was chosen; give --project or --device. embedl-hub show tells what is in use.")
+
+    def change(document: tomlkit.TOMLDocument) -> None:
+        for key, wish in wishes.items():
+            if wish:
+                document[key] = wish
+            elif wish is not None:
+                document.pop(key, None)
+
+    change_toml(folder / SETTINGS_FILE, change)
+    settings = read_settings(folder)
+    if as_json:
+        emit({"home": str(folder), **settings})
+        return
+    click.echo(f"In {folder}: " + ", ".join(f"{key} {value!r}" for key, value in settings.items()))

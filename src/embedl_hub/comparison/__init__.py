@@ -1,0 +1,22 @@
+"""What differs between runs, and whether a difference is real: side by side, and as a gate for builds."""
+
+from embedl_hub.comparison._compare import ComparedRun, Comparison, FactRow, MetricRow, compare
+from embedl_hub.comparison._gate import GateResult, Pair, Verdict, gate
+from embedl_hub.comparison._junit import junit_xml
+from embedl_hub.comparison._layers import LayerRow
+from embedl_hub.comparison._statistics import Ratio
+
+__all__ = [
+    "ComparedRun",
+    "Comparison",
+    "FactRow",
+    "GateResult",
+    "LayerRow",
+    "MetricRow",
+    "Pair",
+    "Ratio",
+    "Verdict",
+    "compare",
+    "gate",
+    "junit_xml",
+]

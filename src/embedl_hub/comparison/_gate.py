@@ -1,0 +1,221 @@
+"""A gate for builds: is this run worse than that one, by more than is tolerated, and again when both are repeated?
+
+What was recorded is only a first look: a machine that was busy then and is not now makes the same model look slower or
+faster by more than any tolerance. The answer comes from fresh measurements in turns, candidate and baseline side by
+side, so that what the machine does meanwhile happens to both. It goes on until the answer is clear, or the turns run
+out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.comparison._compare import compare
+from embedl_hub.comparison._facts import read_document
+from embedl_hub.comparison._statistics import Ratio, centre, error_of, take
+from embedl_hub.errors import ConfigError, known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from embedl_hub.tracking import Run
+
+# Of the metrics we log ourselves, those where more is better.
+MORE_IS_BETTER = frozenset({"fps", "top1_agreement", "cosine", "calibration_cosine"})
+
+_FEWEST_PAIRS = 3
+_PROFILE = "PROFILE"
+
+
+class Verdict(StrEnum):
+    """What the gate says."""
+
+    OK = "ok"
+    WORSE = "worse"
+    CANNOT_TELL = "cannot tell"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One turn: both measured right after each other. Without a fresh baseline, the recorded one stands in.
+
+    Attributes:
+        error: Standard error of the logarithm of their ratio, as far as the samples within the two runs tell.
+    """
+
+    candidate: float
+    baseline: float
+    candidate_run: str
+    baseline_run: str
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """The gate's answer and everything it rests on.
+
+    Attributes:
+        worsening: Candidate over baseline, turned so that more than 1 is worse; with a 99 % interval if repeated.
+        first_look: The same from what was recorded.
+        pairs: The fresh measurements.
+        differences: What else differs between the two runs, in words.
+    """
+
+    verdict: Verdict
+    reason: str
+    metric: str
+    tolerance: float
+    candidate_id: str
+    baseline_id: str
+    worsening: Ratio
+    first_look: Ratio
+    pairs: tuple[Pair, ...] = ()
+    differences: tuple[str, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return asdict(self)
+
+
+def gate(
+    candidate: Run,
+    baseline: Run,
+    *,
+    metric: str = "latency_median",
+    tolerance: float = 0.05,
+    measure_again: Callable[[Run], Run] | None = None,
+    repeat_baseline: bool = True,
+    more_is_better: bool | None = None,
+    most_pairs: int = 30,
+) -> GateResult:
+    """Tell whether a run is worse than a baseline by more than is tolerated.
+
+    Args:
+        candidate: The run that is to pass.
+        baseline: The run it is held against.
+        metric: What is compared.
+        tolerance: How much worse is still fine: 0.05 is 5 %.
+        measure_again: Repeats the measurement of a run and returns the new run. Without it a profile that looks worse
+            is never called worse, because nobody confirmed it; a metric that is no measurement counts as it is.
+        repeat_baseline: Measure the baseline again too, in turns. False where its model is gone: then what was
+            recorded stands in, and only a worsening that every repeat shows counts.
+        more_is_better: For metrics of your own.
+        most_pairs: Give up after so many turns.
+    """
+    if not 0 <= tolerance < math.inf:
+        raise ConfigError(f"tolerance is {tolerance!r}; give a share such as 0.05 for 5 %.")
+    if most_pairs < _FEWEST_PAIRS:
+        raise ConfigError(f"most_pairs is {most_pairs!r}; at least {_FEWEST_PAIRS} turns are needed.")
+    is_better = metric in MORE_IS_BETTER if more_is_better is None else more_is_better
+    recorded = Ratio(_value(candidate, metric) / _value(baseline, metric))
+    comparison = compare([baseline, candidate])
+    row = next(row for row in comparison.metrics if row.name == metric)
+    first = _turned(row.ratios[1] or recorded, is_more_better=is_better)
+    differences = tuple(f"{fact.name}: {' | '.join(map(str, fact.values))}" for fact in comparison.differences)
+
+    def answer(verdict: Verdict, reason: str, worsening: Ratio, pairs: tuple[Pair, ...] = ()) -> GateResult:
+        return GateResult(
+            verdict, reason, metric, tolerance, candidate.id, baseline.id, worsening, first, pairs, differences
+        )
+
+    if measure_again is None:
+        return answer(*_from_records(candidate, first, tolerance), first)
+    pairs: list[Pair] = []
+    while len(pairs) < most_pairs:
+        pairs.append(_measured(candidate, baseline, metric, measure_again, len(pairs), repeat_baseline=repeat_baseline))
+        if len(pairs) < _FEWEST_PAIRS:
+            continue
+        worsening = _worsening(pairs, is_more_better=is_better)
+        decided = _decided(worsening, tolerance, pairs, is_more_better=is_better, repeat_baseline=repeat_baseline)
+        if decided is not None:
+            return answer(*decided, worsening, tuple(pairs))
+    return answer(*_undecided(worsening, tolerance, len(pairs), repeat_baseline), worsening, tuple(pairs))
+
+
+def _value(run: Run, metric: str) -> float:
+    found = run.metric(metric)
+    if found is None:
+        names = {logged.name for logged in run.metrics}
+        raise ConfigError(f"Run {run.id} ({run.status}) has no metric {metric!r}; it has: {known(names)}.")
+    if not math.isfinite(found.value) or found.value <= 0:
+        raise ConfigError(f"{metric} of run {run.id} is {found.value}; a ratio needs numbers above zero.")
+    return found.value
+
+
+def _turned(ratio: Ratio, *, is_more_better: bool) -> Ratio:
+    if not is_more_better:
+        return ratio
+    low = None if ratio.high is None else 1 / ratio.high
+    return Ratio(1 / ratio.value, low, None if ratio.low is None else 1 / ratio.low)
+
+
+def _from_records(candidate: Run, first: Ratio, tolerance: float) -> tuple[Verdict, str]:
+    looks_worse = first.value > 1 + tolerance
+    if candidate.type != _PROFILE:
+        if looks_worse:
+            return Verdict.WORSE, "the recorded value is worse; it is no measurement that could be repeated"
+        return Verdict.OK, "the recorded value is within the tolerance"
+    if looks_worse:
+        return Verdict.CANNOT_TELL, "it looks worse on record, and nobody measured again"
+    return Verdict.OK, "on record it is within the tolerance; it was not measured again"
+
+
+def _measured(
+    candidate: Run, baseline: Run, metric: str, measure_again: Callable[[Run], Run], turn: int, *, repeat_baseline: bool
+) -> Pair:
+    if not repeat_baseline:
+        return _pair(measure_again(candidate), baseline, metric)
+    # Whoever goes first meets a cooler machine; it is the other one's turn next time.
+    order = (candidate, baseline) if turn % 2 else (baseline, candidate)
+    fresh = {run.id: measure_again(run) for run in order}
+    return _pair(fresh[candidate.id], fresh[baseline.id], metric)
+
+
+def _pair(candidate: Run, baseline: Run, metric: str) -> Pair:
+    errors = [error_of(metric, take(read_document(run).samples_us)) for run in (candidate, baseline)]
+    error = math.hypot(*(0.0 if each is None else each.log for each in errors))
+    return Pair(_value(candidate, metric), _value(baseline, metric), candidate.id, baseline.id, error)
+
+
+def _logs(pairs: list[Pair], *, is_more_better: bool) -> list[float]:
+    sign = -1 if is_more_better else 1
+    return [sign * math.log(pair.candidate / pair.baseline) for pair in pairs]
+
+
+def _worsening(pairs: list[Pair], *, is_more_better: bool) -> Ratio:
+    middle, reach = centre(_logs(pairs, is_more_better=is_more_better), [pair.error for pair in pairs])
+    return Ratio(math.exp(middle), math.exp(middle - reach), math.exp(min(middle + reach, 700.0)))
+
+
+def _decided(
+    worsening: Ratio, tolerance: float, pairs: list[Pair], *, is_more_better: bool, repeat_baseline: bool
+) -> tuple[Verdict, str] | None:
+    """Return the answer once the tolerance lies outside the interval."""
+    limit = 1 + tolerance
+    low, high = worsening.low or 0.0, worsening.high or math.inf
+    turns = f"{len(pairs)} turns"
+    if high <= limit:
+        return Verdict.OK, f"within the tolerance, confirmed by {turns}"
+    if low <= limit:
+        return None
+    if repeat_baseline:
+        return Verdict.WORSE, f"worse by more than the tolerance, confirmed by {turns}"
+    if min(_logs(pairs, is_more_better=is_more_better)) > math.log(limit):
+        return Verdict.WORSE, f"worse than the recorded baseline in each of {len(pairs)} repeats"
+    return None
+
+
+def _undecided(worsening: Ratio, tolerance: float, turns: int, repeat_baseline: bool) -> tuple[Verdict, str]:
+    """Return the answer when the turns have run out and the tolerance lies inside the interval."""
+    low, high = worsening.low or 0.0, worsening.high or math.inf
+    if low > 1 and worsening.value > 1 + tolerance and repeat_baseline:
+        return Verdict.WORSE, f"slower for certain after {turns} turns, and most likely by more than the tolerance"
+    if low > 1 and worsening.value <= 1 + tolerance:
+        return Verdict.OK, f"worse for certain after {turns} turns, but most likely within the tolerance"
+    return Verdict.CANNOT_TELL, (
+        f"after {turns} turns the ratio is only known to lie between {low:.3f} and {high:.3f}; "
+        "measure longer, on a quieter machine, or a metric that other work disturbs less (latency_min)"
+    )
