@@ -12,6 +12,14 @@ from support.sshd import SSHServer
 from embedl_hub.core.device import SSHCommandRunner
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_server_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing that a test logs may go to a server that whoever runs the tests writes to."""
+    for name in ("EMBEDL_HUB_API_BASE_URL", "EMBEDL_HUB_API_KEY"):
+        os.environ.pop(name, None)
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture(scope="session")
 def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SSHServer]:
     """One sshd for all tests of a worker that leave it in peace."""

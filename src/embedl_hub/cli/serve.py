@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from embedl_hub.cli._output import json_option
 from embedl_hub.server import ACCESS, ALL_PROJECTS, Key, KeyRing, Settings, serve
 
 _home_option = click.option(
@@ -17,7 +18,6 @@ _home_option = click.option(
     required=True,
     help="The server's own folder.",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 _MIB = 1 << 20
 
 
@@ -73,7 +73,7 @@ def key_group() -> None:
 @click.option("--project", "projects", multiple=True, required=True, help=f"What it opens; {ALL_PROJECTS} for all.")
 @click.option("--access", type=click.Choice(ACCESS), default="write", show_default=True, help="What it is for.")
 @_home_option
-@_json_option
+@json_option
 def add(name: str, projects: tuple[str, ...], access: str, home: Path, as_json: bool) -> None:
     """Make a key and print it, once."""
     key, text = KeyRing(home).add(name, projects, access)
@@ -88,7 +88,7 @@ def add(name: str, projects: tuple[str, ...], access: str, home: Path, as_json: 
 
 @key_group.command("list")
 @_home_option
-@_json_option
+@json_option
 def list_(home: Path, as_json: bool) -> None:
     """List keys, the revoked ones included."""
     keys = KeyRing(home).all()

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from embedl_hub.cli._output import home_option, json_option, open_store
 from embedl_hub.errors import ConfigError, TrackingError
-from embedl_hub.tracking import Store, find_home, open_uplink
+from embedl_hub.tracking import open_uplink
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command()
-@click.option("--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given.")
+@home_option
 @click.option("--all", "everything", is_flag=True, help="Every run of the store, also those recorded without a server.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 def command(home: Path | None, everything: bool, as_json: bool) -> None:
     """Send runs that a server has not got yet.
 
     The server is the one of EMBEDL_HUB_API_BASE_URL and EMBEDL_HUB_API_KEY, or the one kept by ``embedl-hub auth``.
     What it has already is not sent again.
     """
-    folder = find_home(home)
-    if not (folder / "runs").is_dir():
-        raise ConfigError(f"There is no store at {folder} yet. Run something first, or name one with --home.")
-    with Store(folder) as store:
+    with open_store(home) as store:
         uplink = open_uplink(store)
         if uplink is None:
-            raise ConfigError("No server is known. Set EMBEDL_HUB_API_BASE_URL and EMBEDL_HUB_API_KEY.")
+            raise ConfigError("No server is known. Name one: embedl-hub auth URL, or set EMBEDL_HUB_API_BASE_URL.")
         runs = [run_id for run_id, _ in store.manifests()] if everything else []
         sent = uplink.send_all(also=runs)
     if as_json:

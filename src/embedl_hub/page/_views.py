@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from embedl_hub.comparison import compare
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.page import _json, _table
-from embedl_hub.page._comparison import compare
 from embedl_hub.page._devices import history_of
 from embedl_hub.page._profile import profile_of
 from embedl_hub.page._scope import NotHereError

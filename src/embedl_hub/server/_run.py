@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from embedl_hub.server._settings import Settings
 
 
+_MOST_CONNECTIONS = 2000
+
+
 def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) -> None:
     """Serve until SIGTERM or Ctrl-C; requests that are being answered are finished first.
 
@@ -41,6 +44,7 @@ def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) 
             access_log=False,
             server_header=False,
             lifespan="on",
+            limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=settings.shutdown_s,
             ssl_certfile=settings.certificate,
             ssl_keyfile=settings.private_key,
@@ -70,7 +74,7 @@ def _page() -> Callable[[Door], ASGIApp] | None:
     """Return the maker of the page, where it is installed."""
     if importlib.util.find_spec("embedl_hub.page") is None:
         return None
-    from embedl_hub import page  # type: ignore[attr-defined,unused-ignore]  # noqa: PLC0415 - an extra
+    from embedl_hub import page  # noqa: PLC0415 - an extra
 
     def make(door: Door) -> ASGIApp:
         app: ASGIApp = page.app(

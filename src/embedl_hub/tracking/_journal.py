@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.tracking import _fork
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 Record = dict[str, Any]
@@ -61,10 +60,6 @@ class Journal:
 
     def append(self, *records: Record) -> None:
         """Write records, all or none of them; when this returns, killing the process cannot lose them."""
-        _append(self._fd, b"".join(map(encode, records)))
-
-    def append_all(self, records: Sequence[Record]) -> None:
-        """Write records together: all of them, or none when there is no space."""
         _append(self._fd, b"".join(map(encode, records)))
 
     def sync(self) -> None:

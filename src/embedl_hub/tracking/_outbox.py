@@ -151,6 +151,17 @@ class Outbox:
         except FileNotFoundError:
             return []
 
+    def waiting(self) -> list[str]:
+        """Return the runs that have something to be sent and nobody who is sending it."""
+        found = []
+        for run_id in self.run_ids():
+            mark = self.hold(run_id)
+            if mark is not None:
+                if mark.next_piece().records:
+                    found.append(run_id)
+                mark.release()
+        return found
+
     def refusals(self) -> dict[str, str]:
         """Return the runs that the server will not take, with the reasons."""
         found = {}

@@ -145,7 +145,7 @@ class Receiver:
             waits = next((record for record in new if not admit(record)), None)
             taken = [record for record in new if waits is None or record["seq"] < waits["seq"]]
             if taken:
-                journal.append_all(taken)
+                journal.append(*taken)
                 journal.sync()
                 self._remember(run_id, manifest, taken[-1]["seq"], tail.project or taken[0].get("project"))
         except BaseException:

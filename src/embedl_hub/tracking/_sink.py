@@ -20,7 +20,7 @@ from embedl_hub.tracking._blobs import Content, describe, hash_file
 from embedl_hub.tracking._journal import MANIFEST_NAME, Journal, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from embedl_hub.tracking._journal import Record
@@ -186,11 +186,11 @@ class StoreSink:
         if records[0]["kind"] == "start":
             self._start(records[0])
         else:
-            self._append(records)
+            self._append(*records)
         if self._uplink is not None:
             self._uplink.notify()
 
-    def _append(self, records: Sequence[Record]) -> None:
+    def _append(self, *records: Record) -> None:
         try:
             self._journal.append(*records)
         except OSError as error:

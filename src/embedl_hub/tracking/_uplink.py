@@ -189,9 +189,9 @@ class Uplink:
         self._closing.set()
         self._something.set()
         self._thread.join(wait_s + 1)
+        left = len(self._outbox.waiting()) + (len(self._held) if self._thread.is_alive() else 0)
         self._thread = None
         self._sender.wire.close()
-        left = len(self._outbox.run_ids())
         if left:
             why = f" ({self._trouble})" if self._trouble else ""
             _LOG.warning(
@@ -221,7 +221,7 @@ class Uplink:
                     told(run_id)
         finally:
             self._sender.wire.close()
-        return Sent(sent, len(self._outbox.run_ids()), self._outbox.refusals())
+        return Sent(sent, len(self._outbox.waiting()), self._outbox.refusals())
 
     def _send_one(self, mark: Mark) -> bool:
         try:

@@ -261,6 +261,47 @@ def test_another_run_under_the_same_id_is_refused(new_server: Callable[..., HubS
     assert (server.home / "runs" / run_id / "manifest.jsonl").read_bytes() == before
 
 
+def test_a_server_restored_from_a_backup_gets_the_rest_again(
+    new_server: Callable[..., HubServer], tmp_path: Path
+) -> None:
+    """It says how far it is, and the client goes back."""
+    server = new_server()
+    with client_of(tmp_path / "home", server.server()) as client, client.start_run("EVAL", "x") as run:
+        for step in range(50):
+            run.log_metric("m", step, step=step)
+        manifest = server.home / "runs" / run.id / "manifest.jsonl"
+        wait_until(lambda: manifest.exists() and len(manifest.read_bytes().splitlines()) == 51, 20)
+        server.kill()
+        manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:20]))
+        for path in server.home.glob("hub.db*"):
+            path.unlink()
+        server.start()
+        run.log_metric("m", 50, step=50)
+    assert not waiting(tmp_path / "home")
+    assert_same(tmp_path / "home", server.home, [run.id])
+    assert [metric["step"] for metric in served_run(server, run.id)["metrics"]] == list(range(51))
+
+
+def test_a_run_without_a_process_is_sent_piece_by_piece(
+    new_server: Callable[..., HubServer], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Started by one client, logged to and finished by others; nobody is told of runs that wait."""
+    server = new_server()
+    known = server.server()
+    with client_of(tmp_path / "home", known) as client:
+        run_id = client.start_detached("EVAL", "x")
+    assert served_run(server, run_id)["status"] == "RUNNING"
+    with client_of(tmp_path / "home", known) as client, client.attach(run_id) as run:
+        run.log_metric("m", 1)
+    assert len(served_run(server, run_id)["metrics"]) == 1
+    with client_of(tmp_path / "home", known) as client, client.attach(run_id) as run:
+        run.finish()
+    assert served_run(server, run_id)["status"] == "FINISHED"
+    assert not waiting(tmp_path / "home")
+    assert "still to be sent" not in caplog.text
+    assert_same(tmp_path / "home", server.home, [run_id])
+
+
 def test_a_forked_child_sends_its_own_runs(new_server: Callable[..., HubServer], tmp_path: Path) -> None:
     """Parent and child both send, each its own."""
     server = new_server()
