@@ -77,6 +77,8 @@ class Wire:
         import http.client  # noqa: PLC0415 - runs without a server must not pay for it
 
         all_headers = {"Authorization": f"Bearer {self._server.key or ''}", **(headers or {})}
+        # A server that was restarted has forgotten an open connection; that alone says nothing about a new one.
+        is_old = self._connection is not None and self._connection.sock is not None
         try:
             connection = self._connect()
             connection.request(method, self._base + path, body=body, headers=all_headers)
@@ -84,6 +86,8 @@ class Wire:
             text = answer.read(_LARGEST_ANSWER)
         except (OSError, http.client.HTTPException) as error:
             self.close()
+            if is_old and isinstance(error, ConnectionError):
+                return self.ask(method, path, body, headers)
             raise UnreachableError(f"{self._server.url} cannot be reached: {error}", is_down=True) from error
         found = {name.lower(): value for name, value in answer.getheaders()}
         if answer.status < 300:
