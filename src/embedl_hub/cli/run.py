@@ -239,6 +239,27 @@ def import_(file: Path, home: Path | None, as_json: bool) -> None:
         click.echo(f"{len(brought.runs)} runs taken in, {len(brought.known_already)} were here already.")
 
 
+@command.command("report")
+@click.argument("run_ids", nargs=-1, required=True)
+@click.option("-o", "--output", type=_FILE, required=True, help="The file to write, by custom .html.")
+@home_option
+@json_option
+def report(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: bool) -> None:
+    """Write one run, or two to six side by side, as a single HTML file that needs nothing else."""
+    from embedl_hub.page import export_comparison, export_run  # noqa: PLC0415 - an extra
+
+    with open_store(home) as store:
+        found = [store.run(run_id).id for run_id in run_ids]
+        if len(found) == 1:
+            export_run(store, found[0], output)
+        else:
+            export_comparison(store, found, output)
+    if as_json:
+        emit({"file": str(output), "runs": found, "size_bytes": output.stat().st_size})
+    else:
+        click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
+
+
 @command.command("table")
 @_search_options
 @click.option("-o", "--output", type=_FILE, required=True, help="A file that ends in .csv or .parquet.")

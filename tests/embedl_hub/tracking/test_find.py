@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.postgres import Cluster
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import Client, RunType, Store, _find, check_filter
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store with thirty runs named r0 to r29 of two projects."""
-    with Store(tmp_path_factory.mktemp("full") / "home") as store:
+@pytest.fixture(scope="module", params=["SQLite", "PostgreSQL"])
+def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with thirty runs named r0 to r29 of two projects, on either database."""
+    cluster = Cluster().start() if request.param == "PostgreSQL" else None
+    address = None if cluster is None else cluster.database("full")
+    with Store(tmp_path_factory.mktemp("full") / "home", database=address) as store:
         model = tmp_path_factory.mktemp("models") / "net.onnx"
         for number in range(30):
             client = Client("even" if number % 2 == 0 else "odd", store)
@@ -48,6 +51,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
             client.close()
         store.archive(store.runs("name = 'r29'")[0].id)
         yield store
+    if cluster is not None:
+        cluster.end()
 
 
 def names(store: Store, where: str = "", **options: object) -> list[str]:
