@@ -94,8 +94,6 @@ def _check_plain(value: object) -> None:
 
 
 def _check_text(text: str) -> None:
-    if "\0" in text:
-        raise ValueError("a text holds a NUL character.")
     if not text.isascii():
         try:
             text.encode()
@@ -149,8 +147,8 @@ def _plain_name(name: str, value: object) -> None:
 
 
 def _text(name: str, value: object) -> None:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise ValueError(f"{name} must be text of at most {_LONGEST_TEXT} characters.")
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT or "\0" in value:
+        raise ValueError(f"{name} must be text of at most {_LONGEST_TEXT} characters, without NULs.")
 
 
 def _text_or_none(name: str, value: object) -> None:
@@ -196,7 +194,7 @@ def _files(name: str, value: object) -> None:
 
 def _inner_path(path: object) -> None:
     """Refuse a name inside a folder that leads anywhere but below it."""
-    well = isinstance(path, str) and 0 < len(path.encode()) <= _LONGEST_PATH
+    well = isinstance(path, str) and 0 < len(path.encode()) <= _LONGEST_PATH and "\0" not in path
     parts = str(path).split("/") if well else [""]
     if any(part in {"", ".", ".."} or len(part.encode()) > _LONGEST_PART for part in parts):
         raise ValueError(f"a file inside the folder cannot be called {path!r:.100}.")

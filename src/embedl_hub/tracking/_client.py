@@ -23,7 +23,7 @@ from embedl_hub.tracking._journal import FORMAT, has_ended, is_detached, new_run
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus, RunType
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sink import Indexer, MemorySink, Sink, StoreSink
-from embedl_hub.tracking._values import check_file_name, check_name, encodable, plain_value, whole_step
+from embedl_hub.tracking._values import check_file_name, check_name, encodable, plain_value, whole_step, without_nuls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -214,7 +214,7 @@ class ActiveRun:
             self._sink.close()
 
     def _kept_text(self, text: str | None) -> str | None:
-        return None if text is None else encodable(self._redactor.text(text))[-_LONGEST_TEXT:]
+        return None if text is None else without_nuls(encodable(self._redactor.text(text)))[-_LONGEST_TEXT:]
 
     def begin(self, **facts: object) -> None:
         """Write the run's first record."""
@@ -240,7 +240,7 @@ class ActiveRun:
     def _tag(self, name: str, value: object) -> str:
         check_name("tag name", name)
         # Through the plain value, so that a secret inside a dict is found before the dict becomes text.
-        return str(self._redactor.value(name, plain_value(value)))
+        return without_nuls(str(self._redactor.value(name, plain_value(value))))
 
     def _write(self, kind: str, **facts: object) -> None:
         self._write_all([{"kind": kind, **facts}])

@@ -62,9 +62,13 @@ def _plain_container(value: object) -> Value:
 
 
 def encodable(text: str) -> str:
-    """Spell out what is not text, such as the odd bytes of a file name: the index holds UTF-8 only, and no NULs."""
-    text = text.replace("\0", "\\x00")
+    """Spell out what is not text, such as the odd bytes of a file name: the index holds UTF-8 only."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def without_nuls(text: str) -> str:
+    """Spell NULs out: PostgreSQL's texts cannot hold them. In a parameter, which is kept as JSON, they may stand."""
+    return text.replace("\0", "\\x00")
 
 
 def project_id(name: str) -> str:

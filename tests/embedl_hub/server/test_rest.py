@@ -110,12 +110,12 @@ def test_runs_are_found_by_what_they_are_and_logged(project: Project) -> None:
 def test_a_run_comes_with_the_values_asked_for(project: Project) -> None:
     """Numbers that are none are text; a value is shown as it was logged."""
     run_id = project.run_id()
-    values = [record(1, "param", name="p", value={"deep": [1, None, "x"]}), record(2, "tag", name="t", value="<b>")]
+    values = [record(1, "param", name="p", value={"deep": [1, None, "x\0"]}), record(2, "tag", name="t", value="<b>")]
     values += [record(3, "metric", name="m", value="nan"), record(4, "metric", name="m", value=2, step=7)]
     project.send(run_id, start(project.name), *values)
     assert "params" not in project.get(f"/runs/{run_id}")[1]["data"]
     data = project.get(f"/runs/{run_id}?include=params,metrics,tags")[1]["data"]
-    assert data["params"] == [{"name": "p", "value": {"deep": [1, None, "x"]}}]
+    assert data["params"] == [{"name": "p", "value": {"deep": [1, None, "x\0"]}}]
     assert [(metric["value"], metric["step"]) for metric in data["metrics"]] == [("nan", None), (2.0, 7)]
     assert data["tags"] == [{"name": "t", "value": "<b>"}]
     assert data["customType"] == "sweep"
@@ -238,6 +238,7 @@ HOSTILE = [
     record(1, "artifact", name="x", file_name="m", sha256=SHA, size_bytes=7, files=[["../../keys.jsonl", SHA, 7]]),
     record(1, "artifact", name="x", file_name="m", sha256=SHA, size_bytes=7, files=[["/etc/passwd", SHA, 7]]),
     record(1, "artifact", name="x", file_name="m", sha256=SHA, size_bytes=7, files=[["a", SHA, 7], ["a/b", SHA, 7]]),
+    record(1, "artifact", name="x", file_name="m", sha256=SHA, size_bytes=7, files=[["a\0b", SHA, 7]]),
     record(1, "metric", name="m", value="1"),
     record(1, "metric", name="m", value=True),
     record(1, "metric", name="m", value=10**400),
