@@ -1,5 +1,7 @@
-"""Fixtures of the whole suite: a board that is a real sshd on this machine."""
+"""Fixtures of the whole suite: a board that is a real sshd on this machine, and a disk that runs full."""
 
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,14 @@ import pytest
 from support.sshd import SSHServer
 
 from embedl_hub.core.device import SSHCommandRunner
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_server_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing that a test logs may go to a server that whoever runs the tests writes to."""
+    for name in ("EMBEDL_HUB_API_BASE_URL", "EMBEDL_HUB_API_KEY"):
+        os.environ.pop(name, None)
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +62,19 @@ def connect() -> Iterator[Callable[..., SSHCommandRunner]]:
     yield make
     for runner in runners:
         runner.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root; run the tests as root to check full disks")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.fail(f"a small file system could not be mounted, though we are root: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)

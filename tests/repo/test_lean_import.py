@@ -20,6 +20,10 @@ HEAVY = (
     "tensorrt",
     "mlflow",
     "http.server",
+    "jinja2",
+    "plotly",
+    "starlette",
+    "uvicorn",
 )
 
 
@@ -33,8 +37,11 @@ HEAVY = (
         "embedl_hub.core.profile",
         "embedl_hub.core.invoke",
         "embedl_hub.core.device",
+        "embedl_hub.page",
         "embedl_hub.tracking",
         "embedl_hub.testing",
+        "embedl_hub.comparison",
+        "embedl_hub.credentials",
         "embedl_hub.cli.main",
     ],
 )

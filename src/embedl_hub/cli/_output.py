@@ -74,8 +74,8 @@ def emit(value: object) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
-    """Print rows; in a narrow terminal the last columns go before any cell is cut."""
+def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]], *, folds: bool = False) -> None:
+    """Print rows; in a narrow terminal the last columns go before any cell is cut, or cells fold where told to."""
     from rich.box import SIMPLE  # noqa: PLC0415 - --json must not pay for it
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -85,7 +85,7 @@ def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
     drawn = Table(box=SIMPLE, show_header=titles is not None)
     shown = len(rows[0])
-    if titles is not None:
+    if titles is not None and not folds:
         # Whole columns or none: half an id is no id. The last ones matter least.
         widths = [max(len(cell) for cell in column) + 3 for column in zip(titles, *rows, strict=True)]
         while shown > 2 and sum(widths[:shown]) + 1 > console.width:
@@ -119,6 +119,14 @@ def working(what: str) -> Iterator[None]:
 
     with Console(stderr=True).status(Text(plain(what))):
         yield
+
+
+def pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping."""
+    split = [word.partition("=") for word in words]
+    if wrong := [key for key, equals, _ in split if not equals or not key.strip()]:
+        raise click.UsageError(f"{wrong[0]!r} must look like KEY=VALUE.")
+    return {key.strip(): value for key, _, value in split}
 
 
 def as_value(text: str) -> Any:  # noqa: ANN401 - any TOML value

@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, number, table, with_verbosity, working
+from embedl_hub.cli._output import emit, home_option, json_option, number, pairs, table, with_verbosity, working
 from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.core import HubContext
-from embedl_hub.core.component import CompiledModel, Component, LoggedArtifact, RunType, installed_providers
+from embedl_hub.core.component import (
+    CompiledModel,
+    Component,
+    ComponentOutput,
+    LoggedArtifact,
+    RunType,
+    installed_providers,
+)
 from embedl_hub.core.device import DEVICES_FILE, load_devices
 from embedl_hub.errors import ConfigError, TrackingError, known
-from embedl_hub.tracking import find_home
+from embedl_hub.tracking import equal, find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from embedl_hub.core.component import ComponentOutput
     from embedl_hub.tracking import Run
 
 _SUFFIXES = {RunType.COMPILE: "Compiler", RunType.PROFILE: "Profiler", RunType.INFERENCE: "Invoker"}
@@ -181,7 +187,10 @@ def _command_of(name: str, component: type[Component]) -> click.Command:
     options = options_of(component)
 
     def call(model: str, **given: Any) -> None:  # noqa: ANN401 - generated options
-        places = {key: given.pop(key) for key in ("home", "project", "device", "here", "run_name", "as_json", "output")}
+        places = {
+            key: given.pop(key)
+            for key in ("home", "project", "device", "here", "run_name", "tags", "as_json", "output")
+        }
         values = {option.name: option.read(given[option.name]) for option in options if _is_given(given[option.name])}
         _carry_out(component, model, values, _Wishes(**places))
 
@@ -208,6 +217,7 @@ _PLACE_OPTIONS = (
     click.option("--here", is_flag=True, help="On this machine, whatever devices there are."),
     click.option("--project", help="Record under this project; the one in use if not given."),
     click.option("--name", "run_name", help="What the run is called."),
+    click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A label to find the run by."),
     click.option(
         "--output", type=click.Path(path_type=Path), help="Also put the result (model, profile, outputs) here."
     ),
@@ -224,7 +234,12 @@ def _model_help(component: type[Component]) -> str:
 
 @contextlib.contextmanager
 def open_context(
-    home: Path | None, project: str | None, *, here: bool = False, replace: Callable[[Any], Any] | None = None
+    home: Path | None,
+    project: str | None,
+    *,
+    here: bool = False,
+    tags: Mapping[str, str] | None = None,
+    replace: Callable[[Any], Any] | None = None,
 ) -> Iterator[HubContext]:
     """Yield a context with the home's devices; their connections end with it."""
     folder = find_home(home)
@@ -232,7 +247,7 @@ def open_context(
     if replace is not None:
         devices = [replace(device) for device in devices]
     try:
-        with HubContext(project_in_use(home, project), devices, home=folder) as ctx:
+        with HubContext(project_in_use(home, project), devices, home=folder, tags=tags) as ctx:
             yield ctx
     finally:
         for device in devices:
@@ -249,6 +264,7 @@ class _Wishes:
     device: str | None
     here: bool
     run_name: str | None
+    tags: tuple[str, ...]
     as_json: bool
     output: Path | None
 
@@ -257,14 +273,13 @@ def _carry_out(component: type[Component], model: str, values: dict[str, Any], w
     here, chosen = wishes.here, wishes.device or read_settings(find_home(wishes.home)).get("device")
     if here and wishes.device:
         raise click.UsageError("--device and --here contradict each other.")
-    with open_context(wishes.home, wishes.project, here=here) as ctx:
+    with open_context(wishes.home, wishes.project, here=here, tags=pairs(wishes.tags)) as ctx:
         subject = find_model(ctx, component, model)
         step: Any = component(name=wishes.run_name)
         where = "this machine" if here else chosen or "the first device that serves"
         with working(f"{component.__name__}: {model} on {where}"):
             result = step.run(ctx, subject, **_with_device(component, None if here else chosen), **values)
-        assert ctx.client.store is not None  # noqa: S101 - the command line always tracks
-        run = ctx.client.store.run(_run_id(result) or ctx.client.store.find(limit=1).runs[0].id)
+        run = run_of(ctx, result)
     if wishes.output is not None:
         copy_result(run, wishes.output)
     if wishes.as_json:
@@ -324,9 +339,13 @@ def _kept(ctx: HubContext, component: type[Component], path: Path) -> CompiledMo
     return model_class(component)(path=artifact)
 
 
-def _run_id(result: ComponentOutput) -> str | None:
-    values = (getattr(result, each.name) for each in dataclasses.fields(result))
-    return next((value.run_id for value in values if isinstance(value, LoggedArtifact) and value.run_id), None)
+def run_of(ctx: HubContext, result: object) -> Run:
+    """Return the run that made a result: its artifacts know it; else the newest of the project."""
+    store = ctx.client.store
+    assert store is not None  # noqa: S101 - the command line always tracks
+    values = vars(result).values() if isinstance(result, ComponentOutput) else ()
+    known_ids = (value.run_id for value in values if isinstance(value, LoggedArtifact) and value.run_id)
+    return store.run(next(known_ids, None) or store.find(equal("project", ctx.project_name), limit=1).runs[0].id)
 
 
 def copy_result(run: Run, target: Path) -> None:

@@ -39,16 +39,14 @@ def _show(comparison: Comparison, layers: int) -> None:
     differing = comparison.differences
     if differing:
         click.echo("What differs in what was measured:")
-        table(("", *names), [(row.name, *(value or "not known" for value in row.values)) for row in differing])
+        table(("", *names), [(row.name, *(_short(v, 80) for v in row.values)) for row in differing], folds=True)
     else:
-        click.echo(
-            "Nothing is known to differ in what was measured: model, precision, runtime, device, threads, power."
-        )
+        click.echo("Nothing is known to differ: model, precision, runtime, device, threads, power, batch.")
     if comparison.params:
         click.echo("Further parameters that differ:")
-        table(("", *names), [(row.name, *(_short(value) for value in row.values)) for row in comparison.params])
+        table(("", *names), [(row.name, *(_short(v) for v in row.values)) for row in comparison.params], folds=True)
     if comparison.metrics:
-        table(("metric", *names), [(row.name, *_cells(row)) for row in comparison.metrics])
+        table(("metric", *names), [(row.name, *_cells(row)) for row in comparison.metrics], folds=True)
     if comparison.layers:
         _show_layers(comparison, names, layers)
     for line in (*comparison.headline(), *(f"! {caution}" for caution in comparison.cautions)):
@@ -69,12 +67,12 @@ def _cells(row: MetricRow) -> list[str]:
 def _show_layers(comparison: Comparison, names: list[str], count: int) -> None:
     costliest = sorted(comparison.layers, key=lambda row: -max((time or 0.0) for time in row.times_ms))
     rows = [(_short(row.name, 60), *(number(time, "ms") for time in row.times_ms)) for row in costliest[:count]]
-    table(("layer", *names), rows)
+    table(("layer", *names), rows, folds=True)
     if len(costliest) > count:
         click.echo(f"{len(costliest) - count} more layers; --layers {len(costliest)} shows all.")
 
 
 def _short(text: str | None, length: int = 40) -> str:
     if text is None:
-        return "not given"
+        return "not known"
     return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedl_hub.cli._output import as_value, emit, home_option, json_option, table, working
+from embedl_hub.cli._output import as_value, emit, home_option, json_option, pairs, table, working
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import installed_providers
@@ -145,7 +145,7 @@ def test(name: str, wait_s: float, home: Path | None, as_json: bool) -> None:
         emit({"device": name, "is_ok": all(step.is_ok for step in steps), "steps": [vars(step) for step in steps]})
     else:
         rows = [("ok" if step.is_ok else "FAILS", step.title, f"{step.seconds:.2f} s", step.says) for step in steps]
-        table(("", "step", "took", "says"), rows)
+        table(("", "step", "took", "says"), rows, folds=True)
     if not all(step.is_ok for step in steps):
         failed = next(step for step in steps if not step.is_ok)
         raise DeviceError(f"Device {name!r} is not ready: {failed.title}: {failed.says}")
@@ -230,7 +230,7 @@ def _changed(kept: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("identity_file", "known_hosts", "config_file"):
         if key in ssh and ssh[key] != "none":
             ssh[key] = str(Path(ssh[key]).expanduser().absolute())
-    parts = {"ssh": ssh, "config": _pairs(given["set_"]), "spec": _pairs(given["spec_"])}
+    parts = {"ssh": ssh, "config": _values(given["set_"]), "spec": _values(given["spec_"])}
     for key, values in parts.items():
         if values:
             kept[key] = {**kept.get(key, {}), **values}
@@ -240,11 +240,8 @@ def _changed(kept: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _pairs(words: tuple[str, ...]) -> dict[str, Any]:
-    pairs = [word.partition("=") for word in words]
-    if wrong := [key for key, equals, _ in pairs if not equals or not key.strip()]:
-        raise click.UsageError(f"{wrong[0]!r} must look like KEY=VALUE.")
-    return {key.strip(): as_value(value) for key, _, value in pairs}
+def _values(words: tuple[str, ...]) -> dict[str, Any]:
+    return {key: as_value(value) for key, value in pairs(words).items()}
 
 
 def _forget(table: dict[str, Any], key: str) -> None:

@@ -49,7 +49,7 @@ def command(devices: bool, install: str | None, home: Path | None, as_json: bool
         emit([asdict(result) for result in results])
     else:
         words = {True: "ok", False: "FAILS", None: "missing"}
-        table(("", "what", "says", "next"), [(words[r.is_ok], r.title, r.says, r.advice) for r in results])
+        table(("", "what", "says", "next"), [(words[r.is_ok], r.title, r.says, r.advice) for r in results], folds=True)
     failed = [result.title for result in results if result.is_ok is False]
     if failed:
         raise HubError(f"{len(failed)} of {len(results)} checks fail: {', '.join(failed)}.")

@@ -11,7 +11,7 @@ import click
 
 from embedl_hub.cli._output import emit, home_option, json_option, working
 from embedl_hub.cli._settings import project_in_use
-from embedl_hub.cli._steps import components, model_of, open_context, options_of, read_arrays
+from embedl_hub.cli._steps import components, model_of, open_context, options_of, read_arrays, run_of
 from embedl_hub.comparison import GateResult as Result
 from embedl_hub.comparison import Verdict, gate, junit_xml
 from embedl_hub.core.component import RunType
@@ -45,7 +45,7 @@ def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> floa
 @click.option("--most-pairs", default=30, show_default=True, help="Give up after so many turns.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report here.")
 @click.option("--fail-when-unsure", is_flag=True, help="Exit with 1 also when the gate cannot tell.")
-@click.option("--project", help="Where to look for a tag and record repeats; the run's own project if not given.")
+@click.option("--project", help="Record the repeats under this project; the one in use if not given.")
 @home_option
 @json_option
 @click.pass_context
@@ -101,7 +101,7 @@ def find_baseline(store: Store, word: str, candidate: Run) -> Run:
         return store.run(found.id)
     raise TrackingError(
         f"No finished {candidate.type} run of project {candidate.project!r} has the tag {name}={value}. "
-        f"Give one: embedl-hub log tag RUN {name} {value}"
+        f"Give one when you profile: embedl-hub profile ... --tag {name}={value}"
     )
 
 
@@ -125,8 +125,7 @@ class _Again:
         step: Any = component(name=f"gate: {run.name}"[:100])
         with working(f"measuring {run.id} again"):
             result = step.run(self._ctx, model, **options)
-        assert self._ctx.client.store is not None  # noqa: S101 - the command line always tracks
-        return self._ctx.client.store.run(result.output_file.run_id)
+        return run_of(self._ctx, result)
 
     def plan(self, run: Run) -> tuple[type[Component], Any, dict[str, Any]]:
         """Return what to run again, or say why it cannot be."""

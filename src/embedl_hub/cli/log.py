@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from embedl_hub.cli._output import as_value, emit, home_option, json_option, open_store
-from embedl_hub.tracking import Client
+from embedl_hub.tracking import Client, open_uplink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ def command() -> None:
 def attached(home: Path | None, run_id: str) -> Iterator[ActiveRun]:
     """Hold a run that no process owns."""
     with open_store(home) as store:
-        client = Client("default", store)
+        client = Client("default", store, uplink=open_uplink(store))
         try:
             with client.attach(run_id) as run:
                 yield run
@@ -83,7 +83,7 @@ def tag(run_id: str, name: str, value: str, home: Path | None, as_json: bool) ->
         if found.ended_ms is not None:
             store.label(found.id, name, value)
         else:
-            client = Client("default", store)
+            client = Client("default", store, uplink=open_uplink(store))
             with client.attach(found.id) as run:
                 run.log_tag(name, value)
             client.close()

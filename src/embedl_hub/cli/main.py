@@ -32,6 +32,10 @@ def own_commands() -> dict[str, Path]:
 class _LazyGroup(click.Group):
     """Knows the commands by their files and imports one only when it is called or asked for help."""
 
+    def invoke(self, ctx: click.Context) -> None:
+        # What a command returns means nothing here; what is left for main() is the code of ctx.exit().
+        super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return sorted({*own_commands(), *_foreign_commands()})
 
@@ -84,7 +88,8 @@ def main() -> None:
     """Run the command line."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     with _endings():
-        with_verbosity(cli)(standalone_mode=False)
+        code = with_verbosity(cli).main(standalone_mode=False)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 @contextlib.contextmanager
@@ -97,8 +102,6 @@ def _endings() -> Iterator[None]:
             logging.getLogger("embedl_hub").debug("", exc_info=error)
         click.echo(f"embedl-hub: {error}", err=True)
         sys.exit(1)
-    except click.exceptions.Exit as ending:
-        sys.exit(ending.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -14,7 +14,7 @@ import click
 from embedl_hub.cli._output import emit, home_option, json_option, open_store, progress, table
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.errors import ConfigError, TrackingError
-from embedl_hub.tracking import Client, RunStatus, RunType, Store, equal, find_home
+from embedl_hub.tracking import Client, RunStatus, RunType, Store, equal, find_home, open_uplink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,7 +134,7 @@ def show(run_id: str, home: Path | None, as_json: bool) -> None:
 def start(run_type: str, name: str | None, project: str | None, home: Path | None, as_json: bool) -> None:
     """Start a run that a script logs to with `log`, and print its id; end it with `run finish`."""
     with Store(find_home(home)) as store:
-        client = Client(project_in_use(home, project), store)
+        client = Client(project_in_use(home, project), store, uplink=open_uplink(store))
         run_id = client.start_detached(run_type.upper(), name)
         client.close()
     if as_json:
@@ -152,7 +152,7 @@ def start(run_type: str, name: str | None, project: str | None, home: Path | Non
 def finish(run_id: str, status: str, error: str | None, home: Path | None, as_json: bool) -> None:
     """End a run that `run start` began."""
     with open_store(home) as store:
-        client = Client("default", store)
+        client = Client("default", store, uplink=open_uplink(store))
         with client.attach(run_id) as run:
             run.finish(RunStatus(status.upper()), error=error)
         client.close()
@@ -237,6 +237,27 @@ def import_(file: Path, home: Path | None, as_json: bool) -> None:
         emit({"runs": brought.runs, "known_already": brought.known_already})
     else:
         click.echo(f"{len(brought.runs)} runs taken in, {len(brought.known_already)} were here already.")
+
+
+@command.command("report")
+@click.argument("run_ids", nargs=-1, required=True)
+@click.option("-o", "--output", type=_FILE, required=True, help="The file to write, by custom .html.")
+@home_option
+@json_option
+def report(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: bool) -> None:
+    """Write one run, or two to six side by side, as a single HTML file that needs nothing else."""
+    from embedl_hub.page import export_comparison, export_run  # noqa: PLC0415 - an extra
+
+    with open_store(home) as store:
+        found = [store.run(run_id).id for run_id in run_ids]
+        if len(found) == 1:
+            export_run(store, found[0], output)
+        else:
+            export_comparison(store, found, output)
+    if as_json:
+        emit({"file": str(output), "runs": found, "size_bytes": output.stat().st_size})
+    else:
+        click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
 
 
 @command.command("table")

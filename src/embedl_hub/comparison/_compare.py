@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.comparison._facts import FACTS, Document, facts_of, read_document
 from embedl_hub.comparison._layers import LayerRow, overlay
-from embedl_hub.comparison._statistics import RATES, Ratio, ratio_of
+from embedl_hub.comparison._statistics import RATES, Error, Ratio, error_of, ratio_of, take
 from embedl_hub.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -203,18 +203,22 @@ def _text(value: object) -> str:
 def _metric_rows(runs: Sequence[Run], documents: Sequence[Document]) -> tuple[MetricRow, ...]:
     names = {metric.name for run in runs for metric in run.metrics} - _EFFORT
     ordered = [name for name in _FIRST if name in names] + sorted(names - set(_FIRST))
-    samples = [document.samples_us for document in documents]
+    samples = [take(document.samples_us) for document in documents]
     rows = []
     for name in ordered:
         values = [_finite(run, name) for run in runs]
-        ratios: list[Ratio | None] = [None]
-        for value, own in zip(values[1:], samples[1:], strict=True):
-            first = values[0]
-            known = value is not None and first is not None and first != 0
-            ratios.append(ratio_of(name, value, first, own, samples[0]) if known else None)  # type: ignore[arg-type]
+        errors = [error_of(name, taken) for taken in samples]
+        ratios = [_ratio(values, errors, place) for place in range(len(runs))]
         unit = _UNITS.get(name, "ms" if name.startswith("latency") else "")
         rows.append(MetricRow(name, unit, tuple(values), tuple(ratios)))
     return tuple(rows)
+
+
+def _ratio(values: Sequence[float | None], errors: Sequence[Error | None], place: int) -> Ratio | None:
+    value, first = values[place], values[0]
+    if place == 0 or value is None or first is None or first == 0:
+        return None
+    return ratio_of(value, first, errors[place], errors[0])
 
 
 def _finite(run: Run, name: str) -> float | None:

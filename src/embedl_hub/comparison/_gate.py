@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.comparison._compare import compare
 from embedl_hub.comparison._facts import read_document
-from embedl_hub.comparison._statistics import Ratio, centre, log_error
+from embedl_hub.comparison._statistics import Ratio, centre, error_of, take
 from embedl_hub.errors import ConfigError, known
 
 if TYPE_CHECKING:
@@ -175,7 +175,8 @@ def _measured(
 
 
 def _pair(candidate: Run, baseline: Run, metric: str) -> Pair:
-    error = math.hypot(*(log_error(metric, read_document(run).samples_us) for run in (candidate, baseline)))
+    errors = [error_of(metric, take(read_document(run).samples_us)) for run in (candidate, baseline)]
+    error = math.hypot(*(0.0 if each is None else each.log for each in errors))
     return Pair(_value(candidate, metric), _value(baseline, metric), candidate.id, baseline.id, error)
 
 

@@ -23,7 +23,7 @@ from embedl_hub.errors import (
     UnknownDeviceError,
     known,
 )
-from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, check_name, find_home
+from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, check_name, find_home, open_uplink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,6 +50,7 @@ class HubContext:
         durable: bool = False,
         keep_remote: bool = False,
         lease_wait_s: float = 600.0,
+        tags: Mapping[str, str] | None = None,
     ) -> None:
         """Describe a context; nothing is opened before ``with``.
 
@@ -61,6 +62,7 @@ class HubContext:
             durable: Also survive a power cut, not only a killed process; every run then waits for the disk.
             keep_remote: Leave the runs' folders on the boards when the context closes.
             lease_wait_s: How long to wait for a board that somebody else is using.
+            tags: Labels that every component's run here gets, to find them by.
         """
         check_name("project name", project_name)
         _check_seconds("lease_wait_s", lease_wait_s)
@@ -69,6 +71,9 @@ class HubContext:
         self._durable = durable
         self._keep_remote = keep_remote
         self._lease_wait_s = lease_wait_s
+        self.tags: Mapping[str, str] = dict(tags or {})
+        for name in self.tags:
+            check_name("tag name", name)
         self._client: Client | None = None
         self._boards: dict[str, Board] = {}
         self._claims: dict[str, _Claim] = {}
@@ -81,16 +86,17 @@ class HubContext:
     def __enter__(self) -> Self:
         if self._client is not None:
             raise ConfigError(f"The context {self.project_name!r} is already open; make another one.")
-        store = None
+        store = uplink = None
         if self.home is not None:
             store = Store(self.home, durable=self._durable)
+            uplink = open_uplink(store)
             store.open()
         redactor = Redactor()
         for device in self.devices.values():
             for config in (device.provider_config, *device.provider_config_overrides.values()):
                 if config is not None:
                     redactor.learn({name: getattr(config, name) for name in config.__dataclass_fields__})
-        self._client = Client(self.project_name, store, redactor)
+        self._client = Client(self.project_name, store, redactor, uplink)
         return self
 
     def __exit__(self, *_: object) -> None:

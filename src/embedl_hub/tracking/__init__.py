@@ -1,12 +1,13 @@
 """Recording of runs: the client that writes, the store that keeps, the values that come back."""
 
-from embedl_hub.tracking._blobs import hash_file, walk_files
+from embedl_hub.tracking._blobs import folder_content, hash_file, walk_files
 from embedl_hub.tracking._bundle import Imported, export_bundle, import_bundle
 from embedl_hub.tracking._client import ActiveRun, Client
 from embedl_hub.tracking._collect import Collected, collect
-from embedl_hub.tracking._filter import equal
+from embedl_hub.tracking._filter import check_filter, equal
 from embedl_hub.tracking._find import Page
 from embedl_hub.tracking._home import find_home
+from embedl_hub.tracking._journal import now_ms
 from embedl_hub.tracking._models import (
     ArtifactCarrier,
     LoggedArtifact,
@@ -17,13 +18,16 @@ from embedl_hub.tracking._models import (
     RunType,
     Value,
 )
+from embedl_hub.tracking._receive import Arrived, Receiver
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._store import DeviceSummary, Lineage, ProjectSummary, Store, ValueNames, reindex
 from embedl_hub.tracking._table import write_table
-from embedl_hub.tracking._values import check_name, plain_value
+from embedl_hub.tracking._uplink import Sent, Uplink, open_uplink
+from embedl_hub.tracking._values import check_file_name, check_name, plain_value, project_id
 
 __all__ = [
     "ActiveRun",
+    "Arrived",
     "ArtifactCarrier",
     "Client",
     "Collected",
@@ -35,21 +39,30 @@ __all__ = [
     "LoggedParam",
     "Page",
     "ProjectSummary",
+    "Receiver",
     "Redactor",
     "Run",
     "RunStatus",
     "RunType",
+    "Sent",
     "Store",
+    "Uplink",
     "Value",
     "ValueNames",
+    "check_file_name",
+    "check_filter",
     "check_name",
     "collect",
     "equal",
     "export_bundle",
     "find_home",
+    "folder_content",
     "hash_file",
     "import_bundle",
+    "now_ms",
+    "open_uplink",
     "plain_value",
+    "project_id",
     "reindex",
     "walk_files",
     "write_table",

@@ -23,13 +23,14 @@ from embedl_hub.tracking._journal import FORMAT, has_ended, is_detached, new_run
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus, RunType
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sink import Indexer, MemorySink, Sink, StoreSink
-from embedl_hub.tracking._values import check_file_name, check_name, encodable, plain_value, whole_step
+from embedl_hub.tracking._values import check_file_name, check_name, encodable, plain_value, whole_step, without_nuls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from embedl_hub.tracking._models import ArtifactCarrier
     from embedl_hub.tracking._store import Store
+    from embedl_hub.tracking._uplink import Uplink
 
 _LONGEST_TEXT = 100_000
 
@@ -213,7 +214,7 @@ class ActiveRun:
             self._sink.close()
 
     def _kept_text(self, text: str | None) -> str | None:
-        return None if text is None else encodable(self._redactor.text(text))[-_LONGEST_TEXT:]
+        return None if text is None else without_nuls(encodable(self._redactor.text(text)))[-_LONGEST_TEXT:]
 
     def begin(self, **facts: object) -> None:
         """Write the run's first record."""
@@ -239,7 +240,7 @@ class ActiveRun:
     def _tag(self, name: str, value: object) -> str:
         check_name("tag name", name)
         # Through the plain value, so that a secret inside a dict is found before the dict becomes text.
-        return str(self._redactor.value(name, plain_value(value)))
+        return without_nuls(str(self._redactor.value(name, plain_value(value))))
 
     def _write(self, kind: str, **facts: object) -> None:
         self._write_all([{"kind": kind, **facts}])
@@ -276,10 +277,17 @@ class Client:
     their files in a temporary folder that goes when the client closes.
     """
 
-    def __init__(self, project: str, store: Store | None = None, redactor: Redactor | None = None) -> None:
+    def __init__(
+        self,
+        project: str,
+        store: Store | None = None,
+        redactor: Redactor | None = None,
+        uplink: Uplink | None = None,
+    ) -> None:
         check_name("project name", project)
         self.project = project
         self.store = store
+        self._uplink = uplink
         self.redactor = redactor or Redactor()
         self._indexer = Indexer(store) if store is not None else None
         self._active = threading.local()
@@ -357,7 +365,7 @@ class Client:
         if self.store is None or self._indexer is None:
             raise TrackingError("A run is attached to in a store: open the context with tracking.")
         found = self.store.run(run_id)
-        sink = StoreSink.attach(self.store, self._indexer, found.id)
+        sink = StoreSink.attach(self.store, self._indexer, found.id, self._uplink)
         try:
             records = sink.records()
             if not is_detached(records):
@@ -396,6 +404,8 @@ class Client:
     def close(self) -> None:
         """End what is still alive and let go of every resource."""
         with contextlib.ExitStack() as closing:
+            if self._uplink is not None:
+                closing.callback(self._uplink.close)
             if (scratch := self._scratch.pop(os.getpid(), None)) is not None:
                 closing.callback(shutil.rmtree, scratch, ignore_errors=True)
             if self._indexer is not None:
@@ -416,7 +426,7 @@ class Client:
         run = Run(id=new_run_id(), project=self.project, status=RunStatus.RUNNING, started_ms=now_ms(), **facts)
         sink: Sink
         if self.store is not None and self._indexer is not None:
-            sink = StoreSink(self.store, self._indexer, run.id)
+            sink = StoreSink(self.store, self._indexer, run.id, self._uplink)
         else:
             sink = MemorySink(self._scratch_folder)
         active = ActiveRun(run, sink, self.redactor)

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import functools
 import sqlite3
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -122,6 +123,7 @@ class SQLite:
     def __init__(self, path: Path, *, durable: bool) -> None:
         self.path = path
         self._durable = durable
+        self._writing = threading.Lock()
 
     def connect(self) -> Connection:
         """Open the file; the folder must exist."""
@@ -152,15 +154,17 @@ class SQLite:
     def committed(self, connection: Connection) -> Iterator[None]:
         """Run a block as one transaction that writes."""
         assert isinstance(connection, sqlite3.Connection)  # noqa: S101 - it comes from connect
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            # A full disk may have ended the transaction already; an open one would block everything after it.
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        # Threads of one process take turns here: SQLite itself would have them sleep and try again, in no order.
+        with self._writing:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                # A full disk may have ended the transaction already; an open one would block everything after it.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
     def is_damage(self, error: BaseException | None) -> bool:
         """Tell whether an error means that the database itself is broken."""
@@ -189,8 +193,13 @@ class PostgreSQL:
         # Ids and names compare by their bytes in both databases, whatever the server's language is.
         text='TEXT COLLATE "C"',
         clustered="",
-        # A number of 300 digits still fits; a longer one would end the statement with an error.
-        number_of=("CASE WHEN {0} ~ '^-?[0-9]' AND length({0}) <= 300 THEN CAST({0} AS DOUBLE PRECISION) END"),
+        # Checked to its end: PostgreSQL's cast ends the statement with an error where it meets no number, or one too
+        # large. No question mark, which would be taken for a value's place.
+        number_of=(
+            "CASE WHEN length({0}) <= 100 AND {0} ~ "
+            "'^(-|)[0-9]+([.][0-9]*|)([eE](-|[+]|)([0-9]|[0-9][0-9]|1[0-9][0-9])|)$' "
+            "THEN CAST({0} AS DOUBLE PRECISION) END"
+        ),
     )
 
     def __init__(self, address: str) -> None:

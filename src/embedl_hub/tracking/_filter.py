@@ -112,6 +112,11 @@ def parse(text: str) -> Condition:
     return _Parser(text).whole()
 
 
+def check_filter(text: str) -> None:
+    """Refuse a filter that is not whole by itself, so that it can be put into another one in brackets."""
+    parse(text)
+
+
 def parse_field(text: str) -> Field:
     """Return the field that a word names."""
     field = _Parser(text).only_field()

@@ -74,11 +74,13 @@ class Query:
         where: Conditions, in the words of a filter.
         order: A field such as ``metrics.latency``; with a minus in front, largest first. Newest first if not given.
         archived: False: without the archived ones; True: only those; None: both.
+        projects: Runs of these only, whatever the conditions say; None for all.
     """
 
     where: str = ""
     order: str = "-started"
     archived: bool | None = False
+    projects: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,8 @@ class Finder:
                 conditions.append(self._sql(part))
         if query.archived is not None:
             conditions.append(_Sql("run.archived = ?", (int(query.archived),)))
+        if query.projects is not None:
+            conditions.append(_of_projects(query.projects))
         return _Search(start, tuple(conditions))
 
     def _page_by_time(self, search: _Search, order: _Order, after: str | None, limit: int, offset: int) -> Page:
@@ -461,6 +465,14 @@ def _as_number(of: Field, value: Literal) -> float:
     if isinstance(value, bool) or not isinstance(value, float):
         raise ConfigError(f"{of} is a number, not {value!r}.")
     return value
+
+
+def _of_projects(names: tuple[str, ...]) -> _Sql:
+    if len(names) == 1:
+        # By its key: the index of a project's runs starts with it.
+        return _Sql("run.project = (SELECT key FROM project WHERE name = ?)", names)
+    marks = ", ".join("?" * len(names))
+    return _Sql(f"run.project IN (SELECT key FROM project WHERE name IN ({marks}))" if marks else "1 = 0", names)  # noqa: S608 - question marks
 
 
 def _joined(conditions: Sequence[_Sql]) -> _Sql:

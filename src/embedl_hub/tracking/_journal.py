@@ -91,7 +91,7 @@ def read(path: Path) -> list[Record]:
         return records
     last = -1
     for line in lines:
-        record = _decode(line)
+        record = decode(line)
         if record is not None and record["seq"] > last:
             records.append(record)
             last = record["seq"]
@@ -162,7 +162,8 @@ def _append(fd: int, line: bytes) -> None:
         raise
 
 
-def _decode(line: bytes) -> Record | None:
+def decode(line: bytes) -> Record | None:
+    """Return the record of a line; None when it holds none."""
     try:
         record = json.loads(line.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):

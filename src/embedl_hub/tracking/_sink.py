@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.tracking._journal import Record
     from embedl_hub.tracking._store import Store
+    from embedl_hub.tracking._uplink import Uplink
 
 _FLUSH_EVERY_S = 0.25
 _FLUSH_AT_RECORDS = 500
@@ -150,12 +151,17 @@ class _Work:
 class StoreSink:
     """A run in a store: its manifest first, then the index."""
 
-    def __init__(self, store: Store, indexer: Indexer, run_id: str, *, attached: bool = False) -> None:
+    def __init__(
+        self, store: Store, indexer: Indexer, run_id: str, uplink: Uplink | None = None, *, attached: bool = False
+    ) -> None:
         self._store = store
         self._indexer = indexer
+        self._uplink = uplink
         self._run_id = run_id
         self._folder = store.run_dir(run_id)
         self._logged_work: list[_Work] = []
+        if uplink is not None:
+            uplink.add(run_id)
         with store.translated():
             if attached:
                 self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable, wait_s=_ATTACH_WAIT_S)
@@ -168,9 +174,9 @@ class StoreSink:
                 raise
 
     @classmethod
-    def attach(cls, store: Store, indexer: Indexer, run_id: str) -> StoreSink:
+    def attach(cls, store: Store, indexer: Indexer, run_id: str, uplink: Uplink | None = None) -> StoreSink:
         """Go on with a run that is in the store; waits while another process writes to it."""
-        return cls(store, indexer, run_id, attached=True)
+        return cls(store, indexer, run_id, uplink, attached=True)
 
     def records(self) -> list[Record]:
         """Return everything the manifest holds."""
@@ -179,7 +185,12 @@ class StoreSink:
     def write(self, *records: Record) -> None:
         if records[0]["kind"] == "start":
             self._start(records[0])
-            return
+        else:
+            self._append(*records)
+        if self._uplink is not None:
+            self._uplink.notify()
+
+    def _append(self, *records: Record) -> None:
         try:
             self._journal.append(*records)
         except OSError as error:
@@ -198,6 +209,8 @@ class StoreSink:
             # A run that never began leaves nothing behind.
             self._journal.close()
             shutil.rmtree(self._folder, ignore_errors=True)
+            if self._uplink is not None:
+                self._uplink.drop(self._run_id)
             raise
 
     def keep(self, path: Path, name: str, file_name: str) -> tuple[Content, Path]:

@@ -7,22 +7,23 @@ same records twice changes nothing, so recovery and reindexing need no bookkeepi
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import shutil
 import socket
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from embedl_hub.errors import TrackingError
-from embedl_hub.tracking import _fork, _journal
+from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._database import open_database
 from embedl_hub.tracking._find import LARGEST_PAGE, Finder, Page, Query, run_columns, run_of
 from embedl_hub.tracking._migrations import MIGRATIONS
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus
+from embedl_hub.tracking._pool import Pool
 from embedl_hub.tracking._rows import TABLES, apply_to_run, files_of, remove_run
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     from embedl_hub.tracking._journal import Record
 
 DATABASE_NAME = "hub.db"
+SERVED_NAME = "served"
 _AFTER_ALL = 2**53
+_ALL = "1 = 1"
 _RUN_TABLES = "run CROSS JOIN project"
 _OUTPUTS_ARE_NOT = ("input", "input_data", "reference")
 """Names under which a run logs what it read; everything else it made."""
@@ -107,10 +110,8 @@ class Store:
         self.blobs = Blobs(self.home / "blobs", durable=durable)
         self._recovers = recovers
         self._database = open_database(database, self.home / DATABASE_NAME, durable=durable)
-        self._lock = threading.RLock()
-        self._connection: Connection | None = None
-        self._is_open = False
-        _fork.watch(self)
+        self._pool = Pool(self._database, lambda: TrackingError(f"The store {self.home} is not open."))
+        self._only: tuple[str, ...] | None = None
 
     def __enter__(self) -> Self:
         self.open()
@@ -122,15 +123,15 @@ class Store:
     def open(self) -> None:
         """Open the index, bring it to the current shape and mark the runs of dead processes."""
         try:
-            with self.translated(), self._lock:
+            with self.translated():
                 self.home.mkdir(parents=True, exist_ok=True)
-                self._is_open = True
+                self._pool.open()
                 with self._reading() as connection:
                     is_new = self._migrate(connection)
             if is_new and any(self.home.glob(f"runs/*/{_journal.MANIFEST_NAME}")):
                 # Somebody removed the index or copied only run folders here: the runs are what counts.
                 self.reindex()
-            if self._recovers:
+            if self._recovers and not self.is_served:
                 self.recover()
         except BaseException:
             self.close()
@@ -138,18 +139,23 @@ class Store:
 
     def close(self) -> None:
         """Close the index."""
-        with self._lock:
-            self._is_open = False
-            self._disconnect()
+        self._pool.close()
 
-    def before_fork(self) -> None:
-        """Close the connection, and let nobody open one until the fork is over."""
-        self._lock.acquire()
-        self._disconnect()
+    @property
+    def is_served(self) -> bool:
+        """Whether this is a server's home: its runs go on in processes elsewhere, whatever this machine knows."""
+        return (self.home / SERVED_NAME).exists()
 
-    def after_fork(self, *, in_child: bool) -> None:  # noqa: ARG002 - the same on both sides
-        """Let the next reader connect again."""
-        self._lock.release()
+    def mark_served(self) -> None:
+        """Say that this home is a server's, to every program that opens it from now on."""
+        with self.translated():
+            (self.home / SERVED_NAME).touch()
+
+    def for_projects(self, names: Iterable[str]) -> Store:
+        """Return the same store as if it held these projects only; close the first one, not this."""
+        view = copy.copy(self)
+        view._only = tuple(names)  # noqa: SLF001 - same class
+        return view
 
     def run_dir(self, run_id: str) -> Path:
         """Return the folder of a run."""
@@ -226,7 +232,7 @@ class Store:
         """
         with self._reading() as connection:
             finder = Finder(connection, self._database.words)
-            return finder.page(Query(where, order, archived), after=after, limit=limit, offset=offset)
+            return finder.page(Query(where, order, archived, self._only), after=after, limit=limit, offset=offset)
 
     def runs(self, where: str = "", *, order: str = "-started", archived: bool | None = False) -> list[Run]:
         """Return all runs that meet the conditions, as :meth:`find` gives them by the page."""
@@ -241,29 +247,35 @@ class Store:
     def count(self, where: str = "", *, archived: bool | None = False) -> int:
         """Return how many runs meet the conditions."""
         with self._reading() as connection:
-            return Finder(connection, self._database.words).count(Query(where, archived=archived))
+            return Finder(connection, self._database.words).count(Query(where, archived=archived, projects=self._only))
 
     def projects(self) -> list[ProjectSummary]:
         """Return all projects by name."""
         # One short walk of an index for each project, not one over all runs.
-        statement = """SELECT name, (SELECT count(*) FROM run WHERE run.project = project.key),
+        condition, names = self._in_sight("project.name")
+        statement = f"""SELECT name, (SELECT count(*) FROM run WHERE run.project = project.key),
             (SELECT started_ms FROM run WHERE run.project = project.key ORDER BY id DESC LIMIT 1)
-            FROM project ORDER BY name"""
+            FROM project WHERE {condition} ORDER BY name"""  # noqa: S608 - our own words
         with self._reading() as connection:
-            return [ProjectSummary(*row) for row in connection.execute(statement)]
+            return [ProjectSummary(*row) for row in connection.execute(statement, names)]
 
     def devices(self) -> list[DeviceSummary]:
         """Return the devices that runs were made on, by name."""
-        statement = """SELECT device, count(*), sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END), max(started_ms)
-            FROM run WHERE device IS NOT NULL GROUP BY device ORDER BY device"""
+        condition, names = self._in_sight("project.name")
+        statement = f"""SELECT device, count(*), sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END), max(started_ms)
+            FROM run WHERE device IS NOT NULL AND run.project IN (SELECT key FROM project WHERE {condition})
+            GROUP BY device ORDER BY device"""  # noqa: S608 - our own words
         with self._reading() as connection:
-            return [DeviceSummary(row[0], row[1], int(row[2]), row[3]) for row in connection.execute(statement)]
+            return [DeviceSummary(row[0], row[1], int(row[2]), row[3]) for row in connection.execute(statement, names)]
 
     def value_names(self, project: str | None = None, *, newest: int = 1000) -> ValueNames:
         """Return the names under which the newest runs logged values."""
-        only = "" if project is None else "WHERE project = (SELECT key FROM project WHERE name = ?)"
+        condition, names_in_sight = self._in_sight("name")
+        if project is not None:
+            condition, names_in_sight = f"{condition} AND name = ?", (*names_in_sight, project)
+        only = "" if condition == _ALL else f"WHERE project IN (SELECT key FROM project WHERE {condition})"  # noqa: S608 - our own words
         recent = f"(SELECT key FROM run {only} ORDER BY id DESC LIMIT ?)"  # noqa: S608 - our own words
-        values = (newest,) if project is None else (project, newest)
+        values = (*names_in_sight, newest)
         with self._reading() as connection:
             names = [
                 tuple(
@@ -279,12 +291,14 @@ class Store:
 
     def run(self, run_id: str) -> Run:
         """Return one run with everything it logged; an unambiguous beginning of the id is enough."""
+        condition, names = self._in_sight("project.name")
         query = (
-            f"SELECT {run_columns()} FROM {_RUN_TABLES} WHERE project.key = run.project "  # noqa: S608 - fixed words
+            f"SELECT {run_columns()} FROM {_RUN_TABLES} WHERE project.key = run.project AND {condition} "  # noqa: S608 - fixed words
             "AND run.id >= ? AND run.id < ? ORDER BY run.id LIMIT 2"
         )
         with self._reading() as connection:
-            rows = connection.execute(query, (run_id, run_id + "\U0010ffff")).fetchall() if run_id else []
+            values = (*names, run_id, run_id + "\U0010ffff")
+            rows = connection.execute(query, values).fetchall() if run_id else []
             rows = [row for row in rows if row[1] == run_id] or rows
             if len(rows) != 1:
                 which = f"are several runs, {rows[0][1]} among them," if rows else "is no run"
@@ -308,12 +322,13 @@ class Store:
             used_by = [row[0] for row in connection.execute(ids.format("NOT IN", "IN"), values)]
             parts = connection.execute("SELECT id FROM run WHERE parent_id = ? ORDER BY id", (run_id,)).fetchall()
             parent = connection.execute("SELECT parent_id FROM run WHERE id = ?", (run_id,)).fetchone()
-            return Lineage(
-                tuple(self.run(other) for other in made_from if other < run_id),
-                tuple(self.run(other) for other in used_by if other > run_id),
-                self._run_or_none(connection, parent[0] if parent else None),
-                tuple(self.run(part) for (part,) in parts),
+            found = (
+                self._known(connection, [other for other in made_from if other < run_id]),
+                self._known(connection, [other for other in used_by if other > run_id]),
+                self._known(connection, [parent[0]] if parent else []),
+                self._known(connection, [part for (part,) in parts]),
             )
+            return Lineage(found[0], found[1], next(iter(found[2]), None), found[3])
 
     def archive(self, run_id: str, *, archived: bool = True) -> None:
         """Put a finished run aside, or back: it stays, and lists leave it out."""
@@ -372,6 +387,14 @@ class Store:
         """Return where a run's artifact is, inside its run folder."""
         return self.run_dir(run_id) / "artifacts" / name / file_name
 
+    def folder_files(self, run_id: str) -> dict[str, list[tuple[str, str, int]]]:
+        """Return the files of a run's artifacts that are folders: by artifact, (name inside it, sha256, size)."""
+        return {
+            record["name"]: [(str(name), str(sha256), int(size)) for name, sha256, size in record["files"]]
+            for record in _journal.read(self.manifest(run_id))
+            if record["kind"] == "artifact" and "files" in record
+        }
+
     def adopt_artifacts(self, run_id: str, records: list[Record]) -> None:
         """Take the artifacts of a run folder that came from elsewhere into the contents."""
         folder = self.run_dir(run_id).resolve()
@@ -410,9 +433,22 @@ class Store:
             },
         )  # fmt: skip
 
-    def _run_or_none(self, connection: Connection, run_id: str | None) -> Run | None:
-        known_here = connection.execute("SELECT 1 FROM run WHERE id = ?", (run_id,)).fetchone()
-        return self.run(run_id) if run_id is not None and known_here else None
+    def _known(self, connection: Connection, run_ids: Iterable[str | None]) -> tuple[Run, ...]:
+        """Return those of the runs that there are, as far as they are in sight."""
+        condition, names = self._in_sight("project.name")
+        statement = f"SELECT 1 FROM {_RUN_TABLES} WHERE project.key = run.project AND {condition} AND run.id = ?"  # noqa: S608 - our own words
+        return tuple(
+            self.run(run_id)
+            for run_id in run_ids
+            if run_id is not None and connection.execute(statement, (*names, run_id)).fetchone()
+        )
+
+    def _in_sight(self, column: str) -> tuple[str, tuple[str, ...]]:
+        """Return the condition that a project's name may be seen here, with its values."""
+        if self._only is None:
+            return _ALL, ()
+        marks = ", ".join("?" * len(self._only))
+        return (f"{column} IN ({marks})" if marks else "1 = 0"), self._only
 
     @contextlib.contextmanager
     def _owned(self, run_id: str) -> Iterator[_journal.Journal]:
@@ -429,18 +465,13 @@ class Store:
             journal.close()
 
     def _records_of(self, manifest: Path) -> list[Record]:
-        if not self._recovers:
+        if not self._recovers or self.is_served:
             return _journal.read(manifest)
         try:
             records = _journal.bury(manifest, _end_of_dead_run(manifest))
         except OSError:
             records = None
         return _journal.read(manifest) if records is None else records
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     def _migrate(self, connection: Connection) -> bool:
         """Bring the database to the current shape; tell whether it was empty before."""
@@ -466,12 +497,8 @@ class Store:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with self.translated(), self._lock:
-            if not self._is_open:
-                raise TrackingError(f"The store {self.home} is not open.")
-            if self._connection is None:
-                self._connection = self._database.connect()
-            yield self._connection
+        with self.translated(), self._pool.lend() as connection:
+            yield connection
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -488,9 +515,6 @@ class Store:
         except Exception as error:
             if not self._database.is_own_error(error):
                 raise
-            # A connection that broke is of no more use; the next reader makes a new one.
-            with contextlib.suppress(Exception):
-                self._disconnect()
             if self._database.is_damage(error):
                 raise DamagedIndexError(self._database.damaged(error)) from error
             raise self.unusable(error) from error

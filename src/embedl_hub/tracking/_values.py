@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -63,6 +64,16 @@ def _plain_container(value: object) -> Value:
 def encodable(text: str) -> str:
     """Spell out what is not text, such as the odd bytes of a file name: the index holds UTF-8 only."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def without_nuls(text: str) -> str:
+    """Spell NULs out: PostgreSQL's texts cannot hold them. In a parameter, which is kept as JSON, they may stand."""
+    return text.replace("\0", "\\x00")
+
+
+def project_id(name: str) -> str:
+    """Return a project's id: made from its name, so that it is the same everywhere and safe in an address."""
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 def whole_step(name: str, step: object) -> int | None:

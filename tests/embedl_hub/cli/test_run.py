@@ -135,6 +135,17 @@ def test_a_project_travels_as_one_file(home: Path, tmp_path: Path) -> None:
         hub(home, "run", "bundle", "--project", "nobody's", "-o", bundle)
 
 
+def test_runs_are_handed_on_as_one_page(home: Path, tmp_path: Path) -> None:
+    """One alone, or several side by side."""
+    ids = [run["id"] for run in answer(home, "run", "list")["runs"]]
+    assert answer(home, "run", "report", ids[0], "-o", tmp_path / "one.html")["runs"] == ids[:1]
+    assert "MB" in hub(home, "run", "report", *ids[:2], "-o", tmp_path / "two.html")
+    for name in ("one", "two"):
+        text = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        assert "b1" in text
+        assert " src=" not in text.partition("</head>")[0]
+
+
 def test_the_run_table_goes_to_spreadsheets_and_data_frames(home: Path, tmp_path: Path) -> None:
     """One row per run, a column per value; what a spreadsheet would run is text."""
     assert answer(home, "run", "table", "-o", tmp_path / "t.csv", "--where", "metrics.latency = 9")["runs"] == 2

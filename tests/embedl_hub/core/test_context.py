@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from embedl_hub.core import HubContext
+from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiler
 from embedl_hub.core.device import CommandResult, Device, DeviceSpec
 from embedl_hub.errors import CommandError, ConfigError, TrackingError
 from embedl_hub.testing import scripted_device, temporary_context
@@ -211,3 +212,17 @@ def test_a_run_left_open_is_marked_when_the_context_closes(tmp_path: Path) -> No
         run = started.__enter__()
     with Store(tmp_path) as store:
         assert store.run(run.id).status is RunStatus.KILLED
+
+
+def test_tags_of_a_context_are_on_every_run_of_a_component(tmp_path: Path) -> None:
+    """To find them by; a name that is none is refused when the context is made."""
+    model = tmp_path / "net.onnx"
+    model.write_bytes(b"no model")
+    with HubContext("p", home=tmp_path / "home", tags={"stage": "ci"}) as ctx:
+        with pytest.raises(CompileError):
+            ONNXRuntimeCompiler().run(ctx, model)
+        assert ctx.client.store is not None
+        (run,) = ctx.client.store.runs()
+        assert ctx.client.store.run(run.id).tags == {"stage": "ci"}
+    with pytest.raises(ConfigError, match="tag name"):
+        HubContext("p", tags={" ": "x"})

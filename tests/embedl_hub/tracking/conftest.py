@@ -1,9 +1,7 @@
-"""A fresh store, a client on it, and file systems that run full or refuse writing."""
+"""A fresh store and a client on it."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,19 +29,3 @@ def client(store: Store) -> Iterator[Client]:
     client = Client("project", store, Redactor({}))
     yield client
     client.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one MiB of its own."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root; run the tests as root to check full disks")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.fail(f"a small file system could not be mounted, though we are root: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)

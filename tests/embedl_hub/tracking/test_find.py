@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.postgres import Cluster
 
 from embedl_hub.errors import ConfigError
-from embedl_hub.tracking import Client, RunType, Store, _find
+from embedl_hub.tracking import Client, RunType, Store, _find, check_filter
 from embedl_hub.tracking._filter import parse
 
 if TYPE_CHECKING:
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store with thirty runs named r0 to r29 of two projects."""
-    with Store(tmp_path_factory.mktemp("full") / "home") as store:
+@pytest.fixture(scope="module", params=["SQLite", "PostgreSQL"])
+def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with thirty runs named r0 to r29 of two projects, on either database."""
+    cluster = Cluster().start() if request.param == "PostgreSQL" else None
+    address = None if cluster is None else cluster.database("full")
+    with Store(tmp_path_factory.mktemp("full") / "home", database=address) as store:
         model = tmp_path_factory.mktemp("models") / "net.onnx"
         for number in range(30):
             client = Client("even" if number % 2 == 0 else "odd", store)
@@ -48,6 +51,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
             client.close()
         store.archive(store.runs("name = 'r29'")[0].id)
         yield store
+    if cluster is not None:
+        cluster.end()
 
 
 def names(store: Store, where: str = "", **options: object) -> list[str]:
@@ -236,6 +241,45 @@ def test_any_value_can_be_asked_for(full: Store, text: str) -> None:
     quoted = "'" + text.replace("'", "''") + "'"
     assert names(full, f"name = {quoted}") == [name for name in names(full) if name == text]
     assert names(full, f"name ~ {quoted}") == [name for name in names(full) if text.lower() in name]
+
+
+def test_a_filter_by_a_metric_looks_at_each_run_once(store: Store) -> None:
+    """The work grows with the runs, not with their square."""
+
+    def steps(runs: int) -> int:
+        store.apply({f"{number:05}": _records(number) for number in range(runs)})
+        count = 0
+
+        def step() -> None:
+            nonlocal count
+            count += 1
+
+        with store._reading() as connection:
+            connection.set_progress_handler(step, 100)  # type: ignore[attr-defined]
+            assert store.find("metrics.latency >= 0 and metrics.latency < 0").runs == ()
+            connection.set_progress_handler(None, 0)  # type: ignore[attr-defined]
+        return count
+
+    few = steps(200)
+    assert few > 0
+    assert steps(1600) < 16 * few
+
+
+def _records(number: int) -> list[dict[str, object]]:
+    made: list[dict[str, object]] = [
+        {"kind": "start", "project": "p", "type": "CUSTOM", "name": "n", "format": 1},
+        {"kind": "metric", "name": "latency", "value": number, "step": None},
+        {"kind": "end", "status": "FINISHED"},
+    ]
+    return [{"seq": seq, "time_ms": 1, **record} for seq, record in enumerate(made)]
+
+
+def test_a_filter_is_whole_by_itself_or_refused() -> None:
+    """So that it can stand in brackets within another."""
+    check_filter("metrics.latency < 5 and (name ~ 'a' or name ~ ')')")
+    for where in ("name ~ 'a') or (name ~ 'b'", "name = 'a", "(name = 'a'"):
+        with pytest.raises(ConfigError):
+            check_filter(where)
 
 
 def test_projects_devices_and_names_are_summed_up(full: Store) -> None:

@@ -151,6 +151,8 @@ class Component:
 
     def _record(self, ctx: HubContext, provider: Provider, device: str | None, options: Mapping[str, object]) -> None:
         run = ctx.client.run
+        for name, tag in ctx.tags.items():
+            run.log_tag(name, tag)
         for name, value in options.items():
             run.log_param(name, value)
         run.log_param("$versions", tool_versions(provider.tools))

@@ -150,8 +150,8 @@ def installed_providers() -> list[InstalledProvider]:
         try:
             with _LOADING:
                 package = entry.load()
-        except ImportError as error:
-            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever somebody's package does on import must not hide the others
+            problem = f"{type(error).__name__}: {error}"
         name, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
         found.append(InstalledProvider(provider_type, name, version, package, problem, _install_hint(entry)))
     return found

@@ -19,7 +19,10 @@ def offered_devices() -> list[DeviceSpec]:
     except NoProviderError:
         raise
     except Exception as error:  # the vendor's client raises many kinds, its HTTP library more
-        raise DeviceError(f"Qualcomm AI Hub did not list its devices: {' '.join(str(error).split())[:300]}") from error
+        words = " ".join(str(error).split())
+        if "configuration file" in words or "client.ini" in words:
+            raise DeviceError(f"Qualcomm AI Hub is not set up on this machine. Set it up with: {_CONFIGURE}") from error
+        raise DeviceError(f"Qualcomm AI Hub did not list its devices: {words[:300]}") from error
     return [
         DeviceSpec(device_name=str(device.name), os=str(device.os), versions=_attributes(device.attributes))
         for device in devices

@@ -1,0 +1,125 @@
+"""``embedl-hub serve``: serve runs to a team, and hand out keys."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from embedl_hub.cli._output import json_option
+from embedl_hub.server import ACCESS, ALL_PROJECTS, Key, KeyRing, Settings, serve
+
+_home_option = click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    envvar="EMBEDL_HUB_SERVER_HOME",
+    required=True,
+    help="The server's own folder.",
+)
+_MIB = 1 << 20
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--home", type=click.Path(path_type=Path), envvar="EMBEDL_HUB_SERVER_HOME", help="The server's own folder."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8410, show_default=True, help="0 for a free one.")
+@click.option(
+    "--database", envvar="EMBEDL_HUB_DATABASE", help="postgresql://... for the index; a SQLite file if not given."
+)
+@click.option("--artifacts", help="A bucket for contents, such as s3://bucket/folder; the home if not given.")
+@click.option("--durable/--no-durable", default=True, show_default=True, help="Survive power cuts, not only kills.")
+@click.option("--rate", type=click.FloatRange(1), default=500.0, show_default=True, help="Requests per second and key.")
+@click.option("--burst", type=click.FloatRange(1), default=1000.0, show_default=True, help="Requests at once and key.")
+@click.option(
+    "--largest-artifact",
+    type=click.IntRange(1),
+    default=16384,
+    show_default=True,
+    help="In MiB; no file may be larger.",
+)
+@click.option("--threads", type=click.IntRange(1, 256), default=32, show_default=True, help="Requests in work at once.")
+@click.option("--certificate", type=click.Path(exists=True, path_type=Path), help="Serve over TLS with this.")
+@click.option("--private-key", type=click.Path(exists=True, path_type=Path), help="The certificate's key.")
+@click.pass_context
+def command(ctx: click.Context, /, home: Path | None, largest_artifact: int, **options: object) -> None:
+    """Serve runs to a team, and hand out keys.
+
+    The home is the server's own: clients point at the server with EMBEDL_HUB_API_BASE_URL and EMBEDL_HUB_API_KEY and
+    keep homes of theirs. Stop it with SIGTERM or Ctrl-C; requests that are being answered are finished first.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if home is None:
+        raise click.UsageError("Name the server's own folder: --home FOLDER.")
+    if (options["certificate"] is None) != (options["private_key"] is None):
+        raise click.UsageError("--certificate and --private-key go together.")
+    settings = Settings(home.absolute(), largest_artifact_bytes=largest_artifact * _MIB, **options)  # type: ignore[arg-type]  # click checked them
+    if not KeyRing(settings.home).all():
+        click.echo(f"No keys yet; make one: embedl-hub serve key add NAME --project '*' --home {home}", err=True)
+    serve(settings, ready=lambda address: click.echo(f"Listening on {address}", err=True))
+
+
+@command.group("key")
+def key_group() -> None:
+    """Make, list and revoke keys."""
+
+
+@key_group.command("add")
+@click.argument("name")
+@click.option("--project", "projects", multiple=True, required=True, help=f"What it opens; {ALL_PROJECTS} for all.")
+@click.option("--access", type=click.Choice(ACCESS), default="write", show_default=True, help="What it is for.")
+@_home_option
+@json_option
+def add(name: str, projects: tuple[str, ...], access: str, home: Path, as_json: bool) -> None:
+    """Make a key and print it, once."""
+    key, text = KeyRing(home).add(name, projects, access)
+    if as_json:
+        click.echo(json.dumps({**_facts(key), "key": text}))
+        return
+    click.echo(text)
+    click.echo(
+        f"This is key {key.id} ({access}, {', '.join(projects)}). It is shown this once and kept nowhere.", err=True
+    )
+
+
+@key_group.command("list")
+@_home_option
+@json_option
+def list_(home: Path, as_json: bool) -> None:
+    """List keys, the revoked ones included."""
+    keys = KeyRing(home).all()
+    if as_json:
+        click.echo(json.dumps([_facts(key) for key in keys]))
+        return
+    for key in keys:
+        ended = "" if key.revoked_ms is None else f", revoked {_when(key.revoked_ms)}"
+        projects = ", ".join(key.projects)
+        click.echo(f"{key.id}  {key.access:5}  {key.name}  {projects}  made {_when(key.created_ms)}{ended}")
+
+
+@key_group.command("revoke")
+@click.argument("key_id")
+@_home_option
+def revoke(key_id: str, home: Path) -> None:
+    """End a key, at once."""
+    key = KeyRing(home).revoke(key_id)
+    click.echo(f"Key {key.id} ({key.name}) no longer opens anything.")
+
+
+def _facts(key: Key) -> dict[str, object]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "access": key.access,
+        "projects": list(key.projects),
+        "made": _when(key.created_ms),
+        "revoked": None if key.revoked_ms is None else _when(key.revoked_ms),
+    }
+
+
+def _when(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,52 @@
+"""``embedl-hub ui``: the page of this machine's store, for this machine alone."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import webbrowser
+from pathlib import Path
+
+import click
+
+from embedl_hub.errors import ConfigError
+from embedl_hub.tracking import Store, find_home
+
+_ADDRESS = "127.0.0.1"
+_HOSTS = (_ADDRESS, "localhost")
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65_535), default=8734, show_default=True, help="0 takes any free one.")
+@click.option("--no-browser", is_flag=True, help="Do not open the browser.")
+@click.option("--write", is_flag=True, help="Let the page label, archive and delete runs.")
+@click.option("--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given.")
+def command(port: int, no_browser: bool, write: bool, home: Path | None) -> None:
+    """Show runs, profiles, comparisons and devices in the browser; only from this machine, and read-only."""
+    from embedl_hub import page  # noqa: PLC0415 - after the options are known to be right
+
+    folder = find_home(home)
+    with Store(folder) as store:
+        application = page.app(lambda: store, read_only=not write, hosts=_HOSTS)
+        import uvicorn  # noqa: PLC0415 - page.app says what to install when it is missing
+
+        with _listen(port) as listening:
+            address = f"http://{_ADDRESS}:{listening.getsockname()[1]}/"
+            click.echo(f"{folder} is shown at {address} (Ctrl+C stops it)")
+            if not no_browser:
+                # The socket listens already: the browser waits for the answer, not for luck.
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+            config = uvicorn.Config(application, log_level="warning", access_log=False, server_header=False)
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server((_ADDRESS, port))
+    except OSError as error:
+        if error.errno not in {errno.EADDRINUSE, errno.EACCES}:
+            raise
+        raise ConfigError(
+            f"Port {port} cannot be had ({error.strerror}); name another with --port, or 0 for any."
+        ) from error

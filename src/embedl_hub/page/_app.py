@@ -1,0 +1,255 @@
+"""The application: addresses, headers, errors. What a page shows is in _views, how it looks in templates/."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from embedl_hub.errors import HubError
+from embedl_hub.page import _charts, _download, _export, _json, _views, _words, _write
+from embedl_hub.page._remember import Memory
+from embedl_hub.page._scope import Scope
+from embedl_hub.page._templates import FOLDER, templates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Send
+    from starlette.types import Scope as ASGIScope
+
+    from embedl_hub.page._views import Answer, Visit
+    from embedl_hub.tracking import Store
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+_STATIC = {
+    "charts.js": "text/javascript", "compare.js": "text/javascript", "device.js": "text/javascript",
+    "layers.js": "text/javascript", "live.js": "text/javascript", "run.js": "text/javascript",
+    "runs.js": "text/javascript", "page.css": "text/css", "charts.css": "text/css", "icon.svg": "image/svg+xml",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the page is served; see :func:`embedl_hub.page.app`."""
+
+    open_store: Callable[[], Store]
+    read_only: bool | Callable[[Request], bool] = True
+    projects: Callable[[Request], Collection[str] | None] | None = None
+    hosts: tuple[str, ...] | None = None
+    sign_out: str | None = None
+
+    def scope(self, request: Request) -> Scope:
+        """Return what a request may see."""
+        visible = None if self.projects is None else self.projects(request)
+        return Scope(self.open_store(), None if visible is None else frozenset(visible))
+
+    def may_write(self, request: Request) -> bool:
+        """Tell whether a request may change runs."""
+        return not (self.read_only(request) if callable(self.read_only) else self.read_only)
+
+
+def build(options: Options) -> Starlette:
+    """Return the application."""
+    page = _Pages(options)
+    routes = [
+        Route("/static/plotly.js", _library),
+        Route("/static/{name}", _static),
+        Route("/", page.showing(_views.projects)),
+        *page.twins("/projects", _views.projects),
+        *page.twins("/runs", _views.runs),
+        *page.twins("/runs/count", _views.count),
+        Route("/runs/{run_id}/export", page.exporting_run),
+        Route("/runs/{run_id}/artifacts/{name:path}", page.downloading),
+        Route("/runs/{run_id}/{change}", page.changing, methods=["POST"]),
+        *page.twins("/runs/{run_id}", _views.run),
+        Route("/compare/export", page.exporting_comparison),
+        *page.twins("/compare", _views.comparison),
+        *page.twins("/devices", _views.devices),
+        *page.twins("/device", _views.device),
+    ]
+    handlers = {HubError: page.refusing, HTTPException: page.missing, 500: page.broken}
+    guards = [Middleware(_Guard, hosts=options.hosts)]
+    return Starlette(routes=routes, exception_handlers=handlers, middleware=guards)
+
+
+class _Guard:
+    """Sets the headers of every answer, and refuses names that are not ours."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        if self._hosts is not None and _host(scope) not in self._hosts:
+            refusal = PlainTextResponse(f"This page is not to be asked for as {_host(scope)!r}.\n", status_code=421)
+            await refusal(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
+
+
+def _host(scope: ASGIScope) -> str:
+    """Return the name in the Host header, without its port."""
+    named = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    text = named[0] if len(named) == 1 else ""
+    return text if text.endswith("]") else text.rpartition(":")[0] or text
+
+
+class _Pages:
+    """The handlers, with how the page is served."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        # By the store that was given for a request: one that shows less than another must not be mixed up with it.
+        self._memories: weakref.WeakKeyDictionary[Store, Memory] = weakref.WeakKeyDictionary()
+        self._tokens = _write.Tokens()
+
+    def twins(self, path: str, view: Callable[[Visit], Answer]) -> list[Route]:
+        """Return a page's route and its JSON twin's."""
+        return [Route(f"{path}.json", self.showing(view, as_json=True)), Route(path, self.showing(view))]
+
+    def showing(self, view: Callable[[Visit], Answer], *, as_json: bool = False) -> Callable[[Request], Response]:
+        """Return a handler for a view. It is no coroutine, so that it runs in a thread: the store waits for disks."""
+
+        def handler(request: Request) -> Response:
+            started = time.perf_counter_ns()
+            scope = self._options.scope(request)
+            answer = view(_views.Visit(scope, request, self._memories.setdefault(scope.store, Memory())))
+            response = self._respond(request, answer, as_json=as_json)
+            response.headers["Server-Timing"] = f"page;dur={(time.perf_counter_ns() - started) / 1e6:.1f}"
+            return response
+
+        return handler
+
+    def exporting_run(self, request: Request) -> Response:
+        """Answer with a run as one file."""
+        run_id = request.path_params["run_id"]
+        return _as_file(_export.run_page(self._options.scope(request), run_id), f"run-{run_id}.html")
+
+    def exporting_comparison(self, request: Request) -> Response:
+        """Answer with a comparison as one file."""
+        ids = request.query_params.getlist("run")
+        return _as_file(_export.comparison_page(self._options.scope(request), ids), "comparison.html")
+
+    def downloading(self, request: Request) -> Response:
+        """Answer with an artifact."""
+        run = self._options.scope(request).run(request.path_params["run_id"])
+        return _download.artifact(run, request.path_params["name"])
+
+    async def changing(self, request: Request) -> Response:
+        """Label, archive or delete a run."""
+        if not self._options.may_write(request):
+            raise HTTPException(403, "This page is read-only.")
+        return await _write.change(request, self._options.scope(request), self._tokens)
+
+    def refusing(self, request: Request, error: Exception) -> Response:
+        """Say what is wrong with a request."""
+        return self._respond(request, _views.failure(error))
+
+    def missing(self, request: Request, error: Exception) -> Response:
+        """Say that there is no such address, or that it cannot be used so."""
+        assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+        message = "There is no such page." if error.status_code == 404 else error.detail
+        response = self._respond(request, _views.problem(message, error.status_code))
+        response.headers.update(error.headers or {})
+        return response
+
+    def broken(self, request: Request, error: Exception) -> Response:  # noqa: ARG002 - told by the server's log only
+        """Say that it is our fault, and nothing else."""
+        message = "Something went wrong here; the log of the server tells what."
+        response = self._respond(request, _views.problem(message, 500))
+        # This answer is made outside of the guard.
+        response.headers.update(HEADERS)
+        return response
+
+    def _respond(self, request: Request, answer: Answer, *, as_json: bool = False) -> Response:
+        if as_json or request.url.path.endswith(".json") or _prefers_json(request):
+            response = Response(_json.dumps(answer.data()), answer.status, media_type="application/json")
+        else:
+            part = answer.parts.get(request.query_params.get("part", ""))
+            html = templates().get_template(part or answer.template).render(self._common(request) | answer.context)
+            # Names may hold halves of characters that no encoding can write.
+            response = HTMLResponse(html.encode("utf-8", "replace"), answer.status)
+        response.headers["Vary"] = "Accept"
+        response.headers["Cache-Control"] = "private, no-cache"
+        self._tokens.keep(request, response)
+        if answer.status == 200:
+            tag = f'"{hashlib.sha256(response.body).hexdigest()[:20]}"'
+            response.headers["ETag"] = tag
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=304, headers={"ETag": tag, "Vary": "Accept"})
+        return response
+
+    def _common(self, request: Request) -> dict[str, object]:
+        root = request.scope.get("root_path", "")
+        may_write = self._options.may_write(request)
+        return {
+            "root": root,
+            "address": str(request.url.path),
+            "query": request.url.query,
+            "style_ids": _charts.style_ids(),
+            "library": f"{root}/static/plotly.js?{_charts.library_tag()}",
+            "token": self._tokens.for_form(request) if may_write else None,
+            "sign_out": self._options.sign_out,
+            "exported": False,
+            "quote": lambda text: quote(str(text), safe=""),
+            "ago": _words.ago,
+        }
+
+
+def _prefers_json(request: Request) -> bool:
+    accepted = request.headers.get("accept", "")
+    return "application/json" in accepted and "text/html" not in accepted
+
+
+def _as_file(html: str, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "private, no-store"}
+    return HTMLResponse(html.encode("utf-8", "replace"), headers=headers)
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        raise HTTPException(404)
+    return FileResponse(FOLDER / "static" / name, media_type=_STATIC[name], headers={"Cache-Control": "no-cache"})
+
+
+def _library(request: Request) -> Response:
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(_charts.library_packed(), media_type="text/javascript", headers=headers)
+    return FileResponse(_charts.library_path(), media_type="text/javascript", headers=headers)

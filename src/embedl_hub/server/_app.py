@@ -1,0 +1,366 @@
+"""From HTTP to the service and back: keys, limits, bodies, headers, logs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount
+from starlette.routing import Route as Address
+
+from embedl_hub.errors import ConfigError, HubError
+from embedl_hub.server._keys import PREFIX, KeyRing
+from embedl_hub.server._limits import Buckets
+from embedl_hub.server._login import PAGE_POLICY, Door, Guard, Sessions, current_key, no_page
+from embedl_hub.server._logs import LOG
+from embedl_hub.server._metrics import Metrics
+from embedl_hub.server._refusal import Refusal, bad_request
+from embedl_hub.server._routes import ROUTES, Route
+from embedl_hub.server._service import Answer, Call, File, Service, document, upload_headers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from embedl_hub.server._keys import Key
+    from embedl_hub.server._settings import Settings
+
+LARGEST_BODY = 8 << 20
+_PIECE_BYTES = 1 << 20
+_FAILURES_PER_S, _FAILURES_AT_ONCE = 1.0, 20.0
+_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})")
+_WANTED_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+_API_POLICY = "default-src 'none'; frame-ancestors 'none'"
+
+
+def make_app(settings: Settings, page: Callable[[Door], ASGIApp] | None = None) -> ASGIApp:
+    """Return the whole server as an ASGI application.
+
+    Args:
+        settings: How to serve.
+        page: Makes the page that browsers see once they are logged in.
+    """
+    metrics, keys = Metrics(), KeyRing(settings.home)
+    settings.home.mkdir(parents=True, exist_ok=True)
+    service = Service(settings, metrics)
+    failures = Buckets(_FAILURES_PER_S, _FAILURES_AT_ONCE)
+    api = _Api(service, keys, Buckets(settings.rate, settings.burst), failures, metrics)
+    shown = no_page() if page is None else page(Door(lambda: service.seen_by(current_key()), current_key))
+    guard = Guard(shown, keys, Sessions(settings.home, keys), failures)
+
+    @contextlib.asynccontextmanager
+    async def alive(_: Starlette) -> AsyncIterator[None]:
+        import anyio.to_thread  # noqa: PLC0415 - there once the loop is
+
+        anyio.to_thread.current_default_thread_limiter().total_tokens = settings.threads
+        await run_in_threadpool(service.open)
+        yield
+        await run_in_threadpool(service.close)
+
+    paths = list(dict.fromkeys(route.path for route in ROUTES))
+    addresses = [Address(path, _Endpoint(api, path)) for path in paths]
+    # What is under /api and is no address of ours is answered by the API, not by the page.
+    app = Starlette(routes=[*addresses, Mount("/api", _Endpoint(api, "")), Mount("/", guard)], lifespan=alive)
+    return _Edge(app, metrics)
+
+
+class _Endpoint:
+    """All methods of one address."""
+
+    def __init__(self, api: _Api, path: str) -> None:
+        self._api = api
+        self._path = path
+        self._routes = {route.method: route for route in ROUTES if route.path == path}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        scope.setdefault("state", {})["route"] = self._path or "unknown"
+        request = Request(scope, receive)
+        try:
+            answer = await self._api.answer(request, self._route(request.method))
+        except Refusal as refusal:
+            answer = JSONResponse(refusal.document(), refusal.status, headers=refusal.headers)
+        await answer(scope, receive, send)
+
+    def _route(self, method: str) -> Route | None:
+        if not self._routes:
+            return None
+        wanted = "GET" if method == "HEAD" and "HEAD" not in self._routes else method
+        if wanted not in self._routes:
+            allow = ", ".join(self._routes)
+            raise Refusal(405, "method_not_allowed", f"Here is only {allow}.", headers={"Allow": allow})
+        return self._routes[wanted]
+
+
+class _Api:
+    """Brings requests to the service."""
+
+    def __init__(self, service: Service, keys: KeyRing, rates: Buckets, failures: Buckets, metrics: Metrics) -> None:
+        self._service = service
+        self._keys = keys
+        self._rates = rates
+        self._failures = failures
+        self._metrics = metrics
+        self._document = document()
+
+    async def answer(self, request: Request, route: Route | None) -> Response:
+        """Return the answer to a request."""
+        if route is None or route.access:
+            key = self._key(request)
+            request.scope["state"]["key_id"] = key.id
+        if route is None:
+            raise Refusal(404, "not_found", "There is no such address; /api/openapi.json lists them.")
+        values = route.checked(request.path_params, request.query_params.multi_items())
+        if not route.access:
+            return await self._open(route)
+        if "project" in values:
+            self._service.check_project(key, values["project"])
+        if route.access == "write" and not key.may_write:
+            raise Refusal(403, "read_only", "This key is for reading only.")
+        if route.is_upload:
+            return await self._upload(request, values)
+        body = await _json_body(request) if route.body is not None else None
+        with _translated():
+            answer = await run_in_threadpool(self._service.handlers[route.name], Call(key, values, body))
+        return _response(answer, request)
+
+    def _key(self, request: Request) -> Key:
+        word, _, text = request.headers.get("authorization", "").partition(" ")
+        key = self._keys.find(text.strip()) if word.lower() == "bearer" and text.strip().startswith(PREFIX) else None
+        if key is None:
+            # Only who shows wrong keys is slowed down: others may come from the same address.
+            if (wait_s := self._failures.wait_s(request.client.host if request.client else "")) > 0:
+                raise _too_many(wait_s)
+            raise Refusal(
+                401,
+                "no_key",
+                "Show a key that holds: Authorization: Bearer eh_...",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        if (wait_s := self._rates.wait_s(key.id)) > 0:
+            raise _too_many(wait_s)
+        return key
+
+    async def _open(self, route: Route) -> Response:
+        """Answer what needs no key."""
+        if route.name == "getDocument":
+            return JSONResponse(self._document)
+        with _translated():
+            return _response(await run_in_threadpool(self._service.health), None)
+
+    async def _upload(self, request: Request, values: dict[str, Any]) -> Response:
+        start, total = _announced(request)
+        place = values["project"], values["sha256"]
+        uploads = self._service.uploads
+        with _translated():
+            progress = await run_in_threadpool(uploads.progress, *place)
+            if not progress.complete:
+                receiving = uploads.receiving(*place, start, total)
+                upload = await run_in_threadpool(receiving.__enter__)
+                try:
+                    async for piece in _pieces(request):
+                        await run_in_threadpool(upload.write, piece)
+                        self._metrics.add("content_bytes_received_total", len(piece))
+                    progress = await run_in_threadpool(uploads.take, *place, upload)
+                finally:
+                    await run_in_threadpool(receiving.__exit__, None, None, None)
+        headers = upload_headers(progress.offset, complete=progress.complete)
+        return Response(status_code=200 if progress.complete else 202, headers=headers)
+
+
+class _Edge:
+    """Around everything: safe headers, one line of log, one count, and never a traceback to a client."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 0
+        state = scope.setdefault("state", {})
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = _with_safe_headers(list(message["headers"]), state.get("route"))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except ClientDisconnect:
+            status = status or 499
+        except Exception:
+            LOG.exception("A request failed.", extra={"facts": {"path": scope["path"]}})
+            if status:
+                raise
+            refusal = Refusal(500, "failed", "The server failed; its log says why.")
+            await JSONResponse(refusal.document(), 500)(scope, receive, sending)
+        finally:
+            self._note(scope, state, status, time.perf_counter() - started)
+
+    def _note(self, scope: Scope, state: dict[str, Any], status: int, seconds: float) -> None:
+        route = state.get("route", "page")
+        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
+        self._metrics.request(method, route, status, seconds)
+        facts = {
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "ms": round(seconds * 1000, 1),
+            "key": state.get("key_id"),
+            "client": (scope.get("client") or ("",))[0],
+        }
+        LOG.info("request", extra={"facts": facts})
+
+
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+
+
+def _with_safe_headers(headers: list[tuple[bytes, bytes]], route: str | None) -> list[tuple[bytes, bytes]]:
+    there = {name.lower() for name, _ in headers}
+    policy = PAGE_POLICY if route is None else _API_POLICY
+    wanted = [*_HEADERS, (b"content-security-policy", policy.encode())]
+    if route is not None:
+        wanted.append((b"cache-control", b"no-store"))
+    return headers + [(name, value) for name, value in wanted if name not in there]
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Turn our errors into answers; what they say of this machine goes to the log, not to the client."""
+    try:
+        yield
+    except ConfigError as error:
+        raise bad_request(str(error)) from error
+    except (HubError, OSError) as error:
+        LOG.warning("%s", error)
+        cause = error if isinstance(error, OSError) else error.__cause__
+        full = isinstance(cause, OSError) and cause.errno in {errno.ENOSPC, errno.EDQUOT}
+        if full or "full" in str(cause):
+            raise Refusal(507, "no_space", "The server's disk is full.", headers={"Retry-After": "30"}) from error
+        raise Refusal(503, "unavailable", "Not at the moment; try again.", headers={"Retry-After": "1"}) from error
+
+
+def _too_many(wait_s: float) -> Refusal:
+    seconds = str(max(1, round(wait_s)))
+    return Refusal(429, "too_many_requests", "Too many requests.", headers={"Retry-After": seconds})
+
+
+async def _json_body(request: Request) -> Any:  # noqa: ANN401 - whatever the client sent
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise bad_request("The body must be application/json.")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_BODY:
+            raise Refusal(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
+    try:
+        return json.loads(body.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"The body is no JSON: {type(error).__name__}.") from error
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(text)
+
+
+def _announced(request: Request) -> tuple[int, int]:
+    """Return where a piece of content starts and how large the whole is."""
+    length = request.headers.get("content-length", "")
+    if not re.fullmatch("[0-9]{1,18}", length):
+        raise bad_request("Content-Length says how many bytes come; it is needed.")
+    text = request.headers.get("content-range")
+    if text is None:
+        return 0, int(length)
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise bad_request("Content-Range is: bytes FIRST-LAST/ALL, or bytes */ALL when nothing is left to send")
+    total = int(match[3])
+    if match[1] is None:
+        first, last = total, total - 1
+    else:
+        first, last = int(match[1]), int(match[2])
+    if not first <= last + 1 <= total or last - first + 1 != int(length):
+        raise bad_request("Content-Range does not fit the bytes that come.")
+    return first, total
+
+
+async def _pieces(request: Request) -> AsyncIterator[bytes]:
+    """Yield a body in larger pieces; of a client that goes away, what came."""
+    gathered = bytearray()
+    try:
+        async for chunk in request.stream():
+            gathered += chunk
+            if len(gathered) >= _PIECE_BYTES:
+                yield bytes(gathered)
+                gathered.clear()
+    except ClientDisconnect:
+        if gathered:
+            yield bytes(gathered)
+        raise
+    if gathered:
+        yield bytes(gathered)
+
+
+def _response(answer: Answer, request: Request | None) -> Response:
+    if answer.file is not None and request is not None:
+        return _send(answer.file, request)
+    if answer.text is not None:
+        return PlainTextResponse(answer.text, answer.status, headers=dict(answer.headers))
+    if answer.document is None:
+        return Response(status_code=answer.status, headers=dict(answer.headers))
+    return JSONResponse(answer.document, answer.status, headers=dict(answer.headers))
+
+
+def _send(file: File, request: Request) -> Response:
+    first, last = _wanted(request.headers.get("range"), file.size)
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
+        "Content-Length": str(last - first + 1),
+        "Accept-Ranges": "bytes",
+    }
+    is_part = last - first + 1 < file.size
+    if is_part:
+        headers["Content-Range"] = f"bytes {first}-{last}/{file.size}"
+    return StreamingResponse(
+        _read(file, first, last - first + 1), 206 if is_part else 200, headers, "application/octet-stream"
+    )
+
+
+def _wanted(text: str | None, size: int) -> tuple[int, int]:
+    match = _WANTED_RANGE.fullmatch(text or "")
+    if match is None:
+        return 0, size - 1
+    first, last = int(match[1]), min(int(match[2] or size - 1), size - 1)
+    if first > last:
+        raise Refusal(416, "no_such_range", "The file has no such bytes.", headers={"Content-Range": f"bytes */{size}"})
+    return first, last
+
+
+def _read(file: File, first: int, count: int) -> Iterator[bytes]:
+    with file.open() as source:
+        source.seek(first)
+        while count > 0 and (chunk := source.read(min(_PIECE_BYTES, count))):
+            count -= len(chunk)
+            yield chunk

@@ -1,0 +1,223 @@
+"""The door to the page: a browser shows a key once and gets a cookie that ends.
+
+The cookie names the key and when it ends, signed with a secret of the home; it opens nothing of the API, and what
+changes something needs to come from a page of this very server.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextvars
+import hashlib
+import hmac
+import html
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from embedl_hub.server._keys import Key, KeyRing
+    from embedl_hub.server._limits import Buckets
+    from embedl_hub.tracking import Store
+
+COOKIE = "edgeproof_session"
+_LASTS_S = 12 * 3600
+_LARGEST_FORM = 4096
+_SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+_current: contextvars.ContextVar[Key] = contextvars.ContextVar("edgeproof_key")
+
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Door:
+    """What the page is told of who is asking.
+
+    Attributes:
+        open_store: Returns the store as the browser's key sees it.
+        key: Returns that key.
+    """
+
+    open_store: Callable[[], Store]
+    key: Callable[[], Key]
+
+
+def current_key() -> Key:
+    """Return the key of the browser whose request is being answered."""
+    return _current.get()
+
+
+class Sessions:
+    """Makes and checks cookies."""
+
+    def __init__(self, home: Path, keys: KeyRing, clock: Callable[[], float] | None = None) -> None:
+        self._secret = _secret(home / "session.key")
+        self._keys = keys
+        self._clock = clock or (lambda: time.time_ns() / 1e9)
+
+    def start(self, key: Key) -> str:
+        """Return a cookie for a key."""
+        text = json.dumps([key.id, int(self._clock()) + _LASTS_S])
+        body = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        return f"{body}.{self._sign(body)}"
+
+    def key_of(self, cookie: str | None) -> Key | None:
+        """Return the key that a cookie stands for, if both still hold."""
+        body, _, signature = (cookie or "").partition(".")
+        if not body or not body.isascii() or not signature.isascii():
+            return None
+        if not hmac.compare_digest(signature, self._sign(body)):
+            return None
+        key_id, ends = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        key = self._keys.by_id(key_id)
+        return key if key is not None and key.revoked_ms is None and ends > self._clock() else None
+
+    def _sign(self, body: str) -> str:
+        return hmac.new(self._secret, body.encode(), hashlib.sha256).hexdigest()
+
+
+class Guard:
+    """Lets browsers with a cookie through to the page, and everybody else to the login form."""
+
+    def __init__(self, page: ASGIApp, keys: KeyRing, sessions: Sessions, failures: Buckets) -> None:
+        self._page = page
+        self._keys = keys
+        self._sessions = sessions
+        self._failures = failures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        answer = await self._answer(request)
+        if answer is not None:
+            await answer(scope, receive, send)
+            return
+        key = self._sessions.key_of(request.cookies.get(COOKIE))
+        assert key is not None  # noqa: S101 - _answer has looked
+        scope.setdefault("state", {})["key_id"] = key.id
+        token = _current.set(key)
+        try:
+            await self._page(scope, receive, send)
+        finally:
+            _current.reset(token)
+
+    async def _answer(self, request: Request) -> Response | None:
+        """Return what the door itself answers; None to let the request through."""
+        changes = request.method not in _SAFE
+        if changes and not _is_from_here(request):
+            return PlainTextResponse("This request does not come from a page of this server.\n", 403)
+        if request.url.path == "/login":
+            return await self._login(request)
+        if request.url.path == "/logout" and request.method == "POST":
+            answer = RedirectResponse("/login", 303)
+            answer.delete_cookie(COOKIE)
+            return answer
+        key = self._sessions.key_of(request.cookies.get(COOKIE))
+        if key is None:
+            return _to_login(request)
+        return PlainTextResponse("This key is for reading only.\n", 403) if changes and not key.may_write else None
+
+    async def _login(self, request: Request) -> Response:
+        then = _local(request.query_params.get("next", "/"))
+        if request.method in {"GET", "HEAD"}:
+            return _form(then)
+        if request.method != "POST":
+            return PlainTextResponse("Only GET and POST.\n", 405, headers={"Allow": "GET, POST"})
+        who = request.client.host if request.client else ""
+        if self._failures.wait_s(who, take=False) > 0:
+            return PlainTextResponse("Too many tries; wait a little.\n", 429, headers={"Retry-After": "10"})
+        form = parse_qs((await _small_body(request)).decode("utf-8", "replace"))
+        key = self._keys.find(form.get("key", [""])[0].strip())
+        if key is None:
+            self._failures.wait_s(who)
+            return _form(then, "That key does not open this server.", status=401)
+        answer = RedirectResponse(_local(form.get("next", ["/"])[0]), 303)
+        secure = request.url.scheme == "https"
+        answer.set_cookie(
+            COOKIE, self._sessions.start(key), max_age=_LASTS_S, httponly=True, samesite="lax", secure=secure
+        )
+        return answer
+
+
+def _to_login(request: Request) -> Response:
+    if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(f"/login?next={quote(_path_of(request), safe='')}", 303)
+    return PlainTextResponse("Log in first, at /login.\n", 401)
+
+
+def _form(then: str, problem: str = "", status: int = 200) -> Response:
+    message = f"<p role=alert>{html.escape(problem)}</p>" if problem else ""
+    text = f"""<!doctype html>
+<html lang=en><head><meta charset=utf-8><meta name=viewport content="width=device-width">
+<meta name=color-scheme content="light dark"><title>Log in - Edgeproof</title></head>
+<body><main><h1>Edgeproof</h1>{message}
+<form method=post action=/login><input type=hidden name=next value="{html.escape(then)}">
+<p><label>API key <input type=password name=key autocomplete=current-password required autofocus></label></p>
+<p><button>Log in</button></p></form></main></body></html>
+"""
+    return HTMLResponse(text, status)
+
+
+def _local(path: str) -> str:
+    """Return where to go after the login: a place of this server, whatever was asked for."""
+    plain = path.isascii() and path.isprintable() and "\\" not in path
+    return path if plain and path.startswith("/") and not path.startswith("//") else "/"
+
+
+def _path_of(request: Request) -> str:
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "")
+
+
+def _is_from_here(request: Request) -> bool:
+    """Tell whether a browser says that a request comes from a page of ours."""
+    origin = request.headers.get("origin")
+    if origin is not None:
+        return urlsplit(origin).netloc == request.headers.get("host", "")
+    return request.headers.get("sec-fetch-site") in {"same-origin", "none"}
+
+
+async def _small_body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LARGEST_FORM:
+            return b""
+    return body
+
+
+def _secret(path: Path) -> bytes:
+    """Return the home's secret for signing, made on first use and readable by its owner only."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_bytes()
+    with os.fdopen(fd, "wb") as file:
+        file.write(secret := secrets.token_bytes(32))
+    return secret
+
+
+def no_page() -> ASGIApp:
+    """Return what stands in the page's place where it is not installed."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's own types are as wide
+        await PlainTextResponse("This server has no page; its API is described at /api/openapi.json.\n", 404)(
+            scope, receive, send
+        )
+
+    return answer

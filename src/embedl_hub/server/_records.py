@@ -1,0 +1,237 @@
+"""Records as clients send them: nothing in them is believed before it is checked here."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.errors import ConfigError
+from embedl_hub.server._refusal import bad_request
+from embedl_hub.tracking import RunStatus, RunType, check_file_name, check_name, folder_content
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Record = dict[str, Any]
+
+MOST_RECORDS = 5000
+MOST_FILES = 10_000
+LARGEST_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999: later, no calendar of ours can show it."""
+LARGEST_INT = 2**63 - 1
+RUN_ID = re.compile(r"[0-9a-f]{8,64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+NOT_FINITE = ("nan", "inf", "-inf")
+_LARGEST_NUMBER = 1.7e308
+_FORMAT = 1
+_LONGEST_TEXT = 200_000
+_LONGEST_PATH = 4096
+_LONGEST_PART = 255
+_DEEPEST = 200
+
+
+def check_records(values: object) -> list[Record]:
+    """Return the records of a request, or say what is wrong with them."""
+    if not isinstance(values, list) or len(values) > MOST_RECORDS:
+        raise bad_request(f"records must be a list of at most {MOST_RECORDS}.")
+    last = -1
+    for number, record in enumerate(values):
+        try:
+            _check(record)
+        except (ConfigError, ValueError) as error:
+            raise bad_request(f"Record {number}: {error}") from error
+        if record["seq"] <= last:
+            raise bad_request(f"Record {number}: seq {record['seq']} does not come after {last}.")
+        last = record["seq"]
+    return values
+
+
+def contents_of(record: Record) -> dict[str, int]:
+    """Return the contents that an artifact consists of: hash to size."""
+    if "files" in record:
+        return {sha256: size for _, sha256, size in record["files"]}
+    return {record["sha256"]: record["size_bytes"]}
+
+
+def _check(record: object) -> None:
+    if not isinstance(record, dict):
+        raise ValueError("must be an object.")  # noqa: TRY004 - all reasons leave as one kind
+    kind = record.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r:.100}.")
+    _check_plain(record)
+    fields = {"seq": _seq, "kind": _any, "time_ms": _time, **_KINDS[kind]}
+    for name in record:
+        if name not in fields:
+            raise ValueError(f"a {kind} has no {name!r:.100}; known: {', '.join(fields)}.")
+    for name, check in fields.items():
+        if name in record:
+            check(name, record[name])
+        elif name not in _OPTIONAL:
+            raise ValueError(f"a {kind} needs {name}.")
+    if (kind == "start") != (record["seq"] == 0):
+        raise ValueError("a run starts with seq 0, and only there.")
+    if kind == "artifact":
+        _check_artifact(record)
+
+
+def _check_plain(value: object) -> None:
+    """Refuse what a database or a page cannot hold, at any depth; without recursion, which a client could exhaust."""
+    waiting: list[tuple[object, int]] = [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if depth > _DEEPEST:
+            raise ValueError(f"values are nested more than {_DEEPEST} deep.")
+        if isinstance(item, str):
+            _check_text(item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise ValueError("a number is not finite; it is written as text: " + ", ".join(NOT_FINITE))
+        elif isinstance(item, dict):
+            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, list):
+            waiting += [(part, depth + 1) for part in item]
+
+
+def _check_text(text: str) -> None:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("a text is not valid Unicode.") from error
+
+
+def _any(name: str, value: object) -> None:
+    pass
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}.")
+
+
+def _seq(name: str, value: object) -> None:
+    _whole(name, value, 0, 2**53)
+
+
+def _time(name: str, value: object) -> None:
+    _whole(name, value, 0, LARGEST_TIME_MS)
+
+
+def _size(name: str, value: object) -> None:
+    _whole(name, value, 0, LARGEST_INT)
+
+
+def _step(name: str, value: object) -> None:
+    if value is not None:
+        _whole(name, value, -LARGEST_INT, LARGEST_INT)
+
+
+def _format(name: str, value: object) -> None:
+    _whole(name, value, 1, _FORMAT)
+
+
+def _flag(name: str, value: object) -> None:
+    if type(value) is not bool:
+        raise ValueError(f"{name} must be true or false.")
+
+
+def _name(name: str, value: object) -> None:
+    check_name(name, value)
+
+
+def _plain_name(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be text.")  # noqa: TRY004 - all reasons leave as one kind
+    check_file_name(name, value)
+
+
+def _text(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT or "\0" in value:
+        raise ValueError(f"{name} must be text of at most {_LONGEST_TEXT} characters, without NULs.")
+
+
+def _text_or_none(name: str, value: object) -> None:
+    if value is not None:
+        _text(name, value)
+
+
+def _metric(name: str, value: object) -> None:
+    # An integer too large for a float has no place among metrics either.
+    is_number = type(value) in (int, float) and abs(value) <= _LARGEST_NUMBER  # type: ignore[arg-type]
+    if not is_number and value not in NOT_FINITE:
+        raise ValueError(f"{name} must be a number, or one of {', '.join(NOT_FINITE)}.")
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[str, object], None]:
+    def check(name: str, value: object) -> None:
+        if not isinstance(value, str) or value not in words:
+            raise ValueError(f"{name} must be one of {', '.join(words)}.")
+
+    return check
+
+
+def _run_id(name: str, value: object) -> None:
+    if not isinstance(value, str) or not RUN_ID.fullmatch(value):
+        raise ValueError(f"{name} must be the id of a run.")
+
+
+def _sha256(name: str, value: object) -> None:
+    if not isinstance(value, str) or not SHA256.fullmatch(value):
+        raise ValueError(f"{name} must be a SHA-256 in lower-case hex.")
+
+
+def _files(name: str, value: object) -> None:
+    if not isinstance(value, list) or len(value) > MOST_FILES:
+        raise ValueError(f"{name} must be a list of at most {MOST_FILES} files.")
+    for file in value:
+        if not isinstance(file, list) or len(file) != 3:
+            raise ValueError(f"{name} holds [name, sha256, size] for each file.")
+        _inner_path(file[0])
+        _sha256("a file's hash", file[1])
+        _size("a file's size", file[2])
+
+
+def _inner_path(path: object) -> None:
+    """Refuse a name inside a folder that leads anywhere but below it."""
+    well = isinstance(path, str) and 0 < len(path.encode()) <= _LONGEST_PATH and "\0" not in path
+    parts = str(path).split("/") if well else [""]
+    if any(part in {"", ".", ".."} or len(part.encode()) > _LONGEST_PART for part in parts):
+        raise ValueError(f"a file inside the folder cannot be called {path!r:.100}.")
+
+
+def _check_artifact(record: Record) -> None:
+    files = record.get("files")
+    if files is None:
+        return
+    names = {name for name, _, _ in files}
+    folders = {"/".join(parts[:end]) for parts in (name.split("/") for name in names) for end in range(1, len(parts))}
+    if len(names) != len(files) or names & folders:
+        raise ValueError("two files of the folder stand in each other's way.")
+    sizes: dict[str, int] = {}
+    for _, sha256, size in files:
+        if sizes.setdefault(sha256, size) != size:
+            raise ValueError("one content has two sizes.")
+    content = folder_content(tuple((name, sha256, size) for name, sha256, size in files))
+    if content.sha256 != record["sha256"] or content.size_bytes != record["size_bytes"]:
+        raise ValueError("the folder's hash or size is not that of its files.")
+
+
+_KINDS: dict[str, dict[str, Callable[[str, object], None]]] = {
+    "start": {
+        "format": _format, "project": _name, "host": _name, "pid": _size, "detached": _flag,
+        "type": _one_of(tuple(RunType)), "name": _name, "component": _name, "provider": _name,
+        "device": _name, "parent_id": _run_id,
+    },
+    "param": {"name": _name, "value": _any},
+    "metric": {"name": _name, "value": _metric, "step": _step},
+    "tag": {"name": _name, "value": _text},
+    "artifact": {
+        "name": _plain_name, "file_name": _plain_name, "sha256": _sha256, "size_bytes": _size, "files": _files,
+    },
+    "end": {"status": _one_of(tuple(RunStatus)), "error": _text_or_none, "traceback": _text_or_none},
+    "archive": {"archived": _flag},
+}  # fmt: skip
+_OPTIONAL = frozenset(
+    ("host", "pid", "detached", "component", "provider", "device", "parent_id", "step", "files", "error", "traceback")
+)

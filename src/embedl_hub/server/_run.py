@@ -1,0 +1,88 @@
+"""Serving until told to stop."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from embedl_hub.errors import ConfigError
+from embedl_hub.server import _logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp
+
+    from embedl_hub.server._login import Door
+    from embedl_hub.server._settings import Settings
+
+
+_MOST_CONNECTIONS = 2000
+
+
+def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) -> None:
+    """Serve until SIGTERM or Ctrl-C; requests that are being answered are finished first.
+
+    Args:
+        settings: How.
+        ready: Told the address once the server listens.
+    """
+    try:
+        import uvicorn  # noqa: PLC0415 - an extra
+
+        from embedl_hub.server._app import make_app  # noqa: PLC0415 - needs the extra too
+    except ImportError as error:
+        raise ConfigError(f"The server needs {error.name}: pip install 'edgeproof-hub[server]'") from error
+    _logs.configure()
+    scheme = "http" if settings.certificate is None else "https"
+    with _listening(settings) as listener:
+        config = uvicorn.Config(
+            make_app(settings, _page()),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=settings.shutdown_s,
+            ssl_certfile=settings.certificate,
+            ssl_keyfile=settings.private_key,
+        )
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        server = uvicorn.Server(config)
+        ready(f"{scheme}://{shown}:{port}")
+        # Uvicorn stops in good order and then raises the signal again for whoever had it before: that is a clean end.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        server.run(sockets=[listener])
+    if not server.started:
+        raise ConfigError("The server could not start; the lines above say why.")
+
+
+def _listening(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=512)
+    except OSError as error:
+        raise ConfigError(
+            f"{settings.host} port {settings.port} cannot be listened on: {error}. Choose another with --port."
+        ) from error
+
+
+def _page() -> Callable[[Door], ASGIApp] | None:
+    """Return the maker of the page, where it is installed."""
+    if importlib.util.find_spec("embedl_hub.page") is None:
+        return None
+    from embedl_hub import page  # noqa: PLC0415 - an extra
+
+    def make(door: Door) -> ASGIApp:
+        app: ASGIApp = page.app(
+            door.open_store,
+            read_only=lambda _: not door.key().may_write,
+            projects=lambda _: None if door.key().opens_all else door.key().projects,
+            sign_out="/logout",
+        )
+        return app
+
+    return make

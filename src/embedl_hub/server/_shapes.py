@@ -1,0 +1,235 @@
+"""What answers look like: runs and projects as JSON, and the schemas that say so."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.server._records import LARGEST_INT, LARGEST_TIME_MS, MOST_FILES, MOST_RECORDS, NOT_FINITE
+from embedl_hub.tracking import RunStatus, RunType, project_id
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from embedl_hub.tracking import LoggedArtifact, ProjectSummary, Run
+
+Schema = dict[str, Any]
+
+INCLUDES = ("metrics", "params", "tags", "artifacts")
+
+
+def project(summary: ProjectSummary) -> dict[str, Any]:
+    """Return a project as JSON."""
+    return {
+        "id": project_id(summary.name),
+        "name": summary.name,
+        "runs": summary.runs,
+        "lastStartedAt": _moment(summary.last_started_ms),
+    }
+
+
+def run(item: Run, include: Collection[str], files: Mapping[str, list[list[Any]]] | None = None) -> dict[str, Any]:
+    """Return a run as JSON, with the values asked for."""
+    document: dict[str, Any] = {
+        "id": item.id,
+        "projectId": project_id(item.project),
+        "project": item.project,
+        "type": item.type,
+        "customType": item.name if item.type == RunType.CUSTOM else None,
+        "name": item.name,
+        "status": item.status.value,
+        "startedAt": _moment(item.started_ms),
+        "endedAt": _moment(item.ended_ms),
+        "parentId": item.parent_id,
+        "component": item.component,
+        "provider": item.provider,
+        "device": item.device,
+        "error": item.error,
+        "archived": item.archived,
+    }
+    if "metrics" in include:
+        document["metrics"] = [
+            {"name": metric.name, "value": _number(metric.value), "step": metric.step, "at": _moment(metric.time_ms)}
+            for metric in item.metrics
+        ]
+    if "params" in include:
+        document["params"] = [{"name": param.name, "value": param.value} for param in item.params.values()]
+    if "tags" in include:
+        document["tags"] = [{"name": name, "value": value} for name, value in item.tags.items()]
+    if "artifacts" in include:
+        document["artifacts"] = [_artifact(artifact, files or {}) for artifact in item.artifacts.values()]
+    return document
+
+
+def page(
+    items: list[dict[str, Any]], *, limit: int, offset: int, total: int, more: bool, after: str | None = None
+) -> dict[str, Any]:
+    """Return a list with where it stands in the whole."""
+    return {
+        "items": items,
+        "pagination": {
+            "limit": limit,
+            "offset": offset,
+            "total": total,
+            "hasMore": more,
+            "nextOffset": offset + len(items) if more else None,
+            "nextAfter": after,
+        },
+    }
+
+
+def _artifact(item: LoggedArtifact, files: Mapping[str, list[list[Any]]]) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "name": item.name,
+        "fileName": item.file_name,
+        "sizeBytes": item.size_bytes,
+        "sha256": item.sha256,
+        "isFolder": item.is_folder,
+    }
+    if item.is_folder:
+        document["files"] = [
+            {"path": path, "sha256": sha256, "sizeBytes": size} for path, sha256, size in files.get(item.name, [])
+        ]
+    return document
+
+
+def _moment(time_ms: int | None) -> str | None:
+    return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def obj(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    """Return the schema of an object."""
+    return {
+        "type": "object",
+        "properties": {**required, **(optional or {})},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def data_of(schema: Schema) -> Schema:
+    """Return the schema of an answer."""
+    return obj({"data": schema})
+
+
+def list_of(schema: Schema) -> Schema:
+    """Return the schema of an answer with a list."""
+    return data_of(obj({"items": {"type": "array", "items": schema}, "pagination": PAGINATION}))
+
+
+def nullable(schema: Schema) -> Schema:
+    """Return the schema of something that may be null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+# JSON Schema's patterns and Python's agree on these: printable, not blank.
+_CONTROLS = "\\u0000-\\u001f\\u007f-\\u009f\\ud800-\\udfff"
+TEXT: Schema = {"type": "string"}
+NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 50, "pattern": f"^[^{_CONTROLS}\\s][^{_CONTROLS}]*$"}
+PLAIN_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[A-Za-z0-9_$-][A-Za-z0-9._$-]*$"}
+FLAG: Schema = {"type": "boolean"}
+COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
+SEQ: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53}
+TIME_MS: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_TIME_MS}
+MOMENT: Schema = {"type": "string", "format": "date-time"}
+HEX_32: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+RUN_ID: Schema = {"type": "string", "pattern": "^[0-9a-f]{8,64}$"}
+SHA256: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+RUN_TYPE: Schema = {"type": "string", "enum": list(RunType)}
+RUN_STATUS: Schema = {"type": "string", "enum": list(RunStatus)}
+METRIC: Schema = {"anyOf": [{"type": "number"}, {"type": "string", "enum": list(NOT_FINITE)}]}
+PAGINATION = obj(
+    {
+        "limit": COUNT,
+        "offset": COUNT,
+        "total": COUNT,
+        "hasMore": FLAG,
+        "nextOffset": nullable(COUNT),
+        "nextAfter": nullable(TEXT),
+    }
+)
+PROJECT = obj({"id": HEX_32, "name": TEXT, "runs": COUNT, "lastStartedAt": nullable(MOMENT)})
+_FILE = obj({"path": TEXT, "sha256": SHA256, "sizeBytes": COUNT})
+_ARTIFACT = obj(
+    {"name": TEXT, "fileName": TEXT, "sizeBytes": COUNT, "sha256": SHA256, "isFolder": FLAG},
+    {"files": {"type": "array", "items": _FILE}},
+)
+RUN = obj(
+    {
+        "id": RUN_ID, "projectId": HEX_32, "project": TEXT, "type": RUN_TYPE, "customType": nullable(TEXT),
+        "name": TEXT,
+        "status": RUN_STATUS, "startedAt": MOMENT, "endedAt": nullable(MOMENT), "parentId": nullable(RUN_ID),
+        "component": nullable(TEXT), "provider": nullable(TEXT), "device": nullable(TEXT), "error": nullable(TEXT),
+        "archived": FLAG,
+    },
+    {
+        "metrics": {
+            "type": "array",
+            "items": obj({"name": TEXT, "value": METRIC, "step": nullable({"type": "integer"}), "at": MOMENT}),
+        },
+        "params": {"type": "array", "items": obj({"name": TEXT, "value": {}})},
+        "tags": {"type": "array", "items": obj({"name": TEXT, "value": TEXT})},
+        "artifacts": {"type": "array", "items": _ARTIFACT},
+    },
+)  # fmt: skip
+ERRORS = obj(
+    {
+        "errors": {
+            "type": "array",
+            "minItems": 1,
+            "items": obj({"code": TEXT, "message": TEXT, "details": {"type": "object"}}),
+        }
+    }
+)
+
+
+def _record(kind: str, required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
+    return obj({"seq": SEQ, "kind": {"type": "string", "const": kind}, "time_ms": TIME_MS, **required}, optional)
+
+
+_LONG_TEXT: Schema = {"type": "string", "maxLength": 200_000}
+_FILES: Schema = {
+    "type": "array",
+    "maxItems": MOST_FILES,
+    "items": {"type": "array", "prefixItems": [TEXT, SHA256, COUNT], "minItems": 3, "maxItems": 3},
+}
+RECORD: Schema = {
+    "oneOf": [
+        _record(
+            "start",
+            {"format": {"type": "integer", "const": 1}, "project": NAME, "type": RUN_TYPE, "name": NAME},
+            {
+                "host": NAME, "pid": COUNT, "detached": FLAG, "component": NAME, "provider": NAME, "device": NAME,
+                "parent_id": RUN_ID,
+            },
+        ),
+        _record("param", {"name": NAME, "value": {}}),
+        _record("metric", {"name": NAME, "value": METRIC}, {"step": nullable({"type": "integer"})}),
+        _record("tag", {"name": NAME, "value": _LONG_TEXT}),
+        _record(
+            "artifact",
+            {"name": PLAIN_NAME, "file_name": PLAIN_NAME, "sha256": SHA256, "size_bytes": COUNT},
+            {"files": _FILES},
+        ),
+        _record("end", {"status": RUN_STATUS}, {"error": nullable(_LONG_TEXT), "traceback": nullable(_LONG_TEXT)}),
+        _record("archive", {"archived": FLAG}),
+    ]
+}  # fmt: skip
+RECORDS = obj(
+    {
+        "after": {"type": "integer", "minimum": -1, "maximum": 2**53},
+        "records": {"type": "array", "maxItems": MOST_RECORDS, "items": RECORD},
+    }
+)
+ARRIVED = obj(
+    {
+        "last": {"type": "integer", "minimum": -1},
+        "missing": {"type": "array", "items": obj({"sha256": SHA256, "sizeBytes": COUNT})},
+    }
+)
+CHANGE = obj({}, {"archived": FLAG, "tags": {"type": "object", "additionalProperties": {"type": "string"}}})

@@ -1,0 +1,195 @@
+"""Runs that go on elsewhere: their records arrive in pieces, some twice, and are written down once.
+
+The manifest says how far a run has come; the index follows it. A record that is here already is compared and
+passed over, one that leaves a hole is not taken, so any piece may be sent again at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from embedl_hub.errors import TrackingError
+from embedl_hub.tracking import _journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from embedl_hub.tracking._journal import Record
+    from embedl_hub.tracking._store import Store
+
+_LOCKS = 256
+_WAIT_S = 30.0
+_MOST_REMEMBERED = 20_000
+_LARGEST_MANIFEST = 1 << 30
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """How far a run has come, and why not further.
+
+    Attributes:
+        last: The number of its last record here; -1 when there is none.
+        has_hole: Records before the ones sent are missing.
+        differs: A record sent is not the one that is here under its number.
+        waits: The record that was not admitted; those after it wait with it.
+        is_full: The run has logged as much as there is room for.
+    """
+
+    last: int
+    has_hole: bool = False
+    differs: bool = False
+    waits: Record | None = None
+    is_full: bool = False
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """The end of a manifest, remembered for as long as the file stays what it was."""
+
+    signature: tuple[int, ...]
+    last: int
+    project: str | None
+
+
+_EMPTY = _Tail((), -1, None)
+
+
+class Receiver:
+    """Writes down what arrives for the runs of a store. Safe for many threads and processes."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._locks = [threading.Lock() for _ in range(_LOCKS)]
+        self._tails: dict[str, _Tail] = {}
+        self._deleted = store.home / "deleted"
+
+    def project_of(self, run_id: str) -> str | None:
+        """Return the project that a run belongs to; None when there is no such run."""
+        return self._tail(run_id).project
+
+    def is_deleted(self, run_id: str) -> bool:
+        """Tell whether there was such a run and somebody deleted it."""
+        return (self._deleted / run_id).exists()
+
+    def delete(self, run_id: str) -> None:
+        """Delete a run for good: what its client still sends is not taken."""
+        with self._store.translated(), self.holding(run_id):
+            self._deleted.mkdir(exist_ok=True)
+            (self._deleted / run_id).touch()
+            self._store.delete(run_id)
+
+    @contextlib.contextmanager
+    def holding(self, run_id: str) -> Iterator[None]:
+        """Keep other threads of this process away from a run."""
+        with self._locks[hash(run_id) % _LOCKS]:
+            yield
+
+    def append(self, run_id: str, after: int, records: Sequence[Record], admit: Callable[[Record], bool]) -> Arrived:
+        """Write records down.
+
+        Args:
+            run_id: Whose they are.
+            after: The number of the record before them; -1 at the start.
+            records: In order, checked.
+            admit: Asked about each new record just before it is written; False leaves it and the rest out.
+        """
+        with self._store.translated(), self.holding(run_id):
+            tail = self._tail(run_id)
+            if after > tail.last or (tail.last < 0 and not records):
+                return Arrived(tail.last, has_hole=after > tail.last)
+            if not self._agree(run_id, tail, records):
+                return Arrived(tail.last, differs=True)
+            new = [record for record in records if record["seq"] > tail.last]
+            if not new:
+                self._store.apply({run_id: records} if records else {})
+                return Arrived(tail.last)
+            return self._take(run_id, tail, records, new, admit)
+
+    def catch_up(self, since_ns: int) -> int:
+        """Bring what manifests got since a moment into the index, and return how many there were.
+
+        A server that was killed may have written a manifest and not the index.
+        """
+        count = 0
+        with self._store.translated():
+            for manifest in self._store.home.glob(f"runs/[!.]*/{_journal.MANIFEST_NAME}"):
+                if manifest.stat().st_mtime_ns >= since_ns and (records := _journal.read(manifest)):
+                    self._store.apply({manifest.parent.name: records})
+                    count += 1
+        return count
+
+    def _take(
+        self,
+        run_id: str,
+        tail: _Tail,
+        records: Sequence[Record],
+        new: Sequence[Record],
+        admit: Callable[[Record], bool],
+    ) -> Arrived:
+        folder, manifest = self._store.run_dir(run_id), self._store.manifest(run_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            journal = _journal.Journal(manifest, durable=self._store.durable, wait_s=_WAIT_S)
+        except BlockingIOError:
+            raise TrackingError(f"Run {run_id} is being written by another process.") from None
+        try:
+            if self._tail(run_id).last != tail.last:
+                raise TrackingError(f"Run {run_id} was written by another process meanwhile.")  # noqa: TRY301 - cleaned up below
+            if manifest.stat().st_size > _LARGEST_MANIFEST:
+                return Arrived(tail.last, is_full=True)
+            waits = next((record for record in new if not admit(record)), None)
+            taken = [record for record in new if waits is None or record["seq"] < waits["seq"]]
+            if taken:
+                journal.append(*taken)
+                journal.sync()
+                self._remember(run_id, manifest, taken[-1]["seq"], tail.project or taken[0].get("project"))
+        except BaseException:
+            if manifest.stat().st_size == 0:
+                # A run that never began leaves nothing behind.
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            journal.close()
+        last = taken[-1]["seq"] if taken else tail.last
+        self._store.apply({run_id: [record for record in records if record["seq"] <= last]} if last >= 0 else {})
+        return Arrived(last, waits=waits)
+
+    def _agree(self, run_id: str, tail: _Tail, records: Sequence[Record]) -> bool:
+        again = [record for record in records if record["seq"] <= tail.last]
+        if not again:
+            return True
+        here = {record["seq"]: record for record in _journal.read(self._store.manifest(run_id))}
+        return all(here.get(record["seq"]) == record for record in again)
+
+    def _tail(self, run_id: str) -> _Tail:
+        manifest = self._store.manifest(run_id)
+        try:
+            signature = _signature(manifest)
+        except FileNotFoundError:
+            return _EMPTY
+        known = self._tails.get(run_id)
+        if known is not None and known.signature == signature:
+            return known
+        records = _journal.read(manifest)
+        if not records:
+            return _EMPTY
+        return self._keep(run_id, _Tail(signature, records[-1]["seq"], records[0].get("project")))
+
+    def _remember(self, run_id: str, manifest: Path, last: int, project: str | None) -> None:
+        self._keep(run_id, _Tail(_signature(manifest), last, project))
+
+    def _keep(self, run_id: str, tail: _Tail) -> _Tail:
+        if len(self._tails) >= _MOST_REMEMBERED:
+            self._tails.clear()
+        self._tails[run_id] = tail
+        return tail
+
+
+def _signature(path: Path) -> tuple[int, ...]:
+    facts = path.stat()
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns)

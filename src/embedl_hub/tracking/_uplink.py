@@ -1,0 +1,328 @@
+"""Sends a store's runs to a server, in order and once, whatever happens on the way.
+
+The store stays the first place that a value goes to; sending follows behind. A server that cannot be reached costs
+nothing but time: the runs stay in the outbox and go with the next client, or with ``embedl-hub sync``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from embedl_hub.credentials import find_server
+from embedl_hub.errors import TrackingError
+from embedl_hub.tracking import _fork
+from embedl_hub.tracking._outbox import Mark, Outbox
+from embedl_hub.tracking._rows import files_of
+from embedl_hub.tracking._values import project_id
+from embedl_hub.tracking._wire import NotAllowedError, RefusedError, UnreachableError, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from embedl_hub.credentials import Server
+    from embedl_hub.tracking._outbox import Piece
+    from embedl_hub.tracking._store import Store
+
+_LOG = logging.getLogger("embedl_hub")
+_GATHER_S = 0.25
+_LOOK_AGAIN_S = 30.0
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_AT_CLOSE_S = 10.0
+_PIECE_BYTES = 8 << 20
+_MOST_TRIES = 50
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What became of the runs that were to be sent.
+
+    Attributes:
+        runs: How many the server has now whole.
+        waiting: How many are still to be sent.
+        refused: The runs that the server will not take, with the reasons.
+    """
+
+    runs: int
+    waiting: int
+    refused: dict[str, str]
+
+
+class _Outcome(Enum):
+    """What became of one run."""
+
+    SENT = auto()
+    OPEN = auto()
+    REFUSED = auto()
+
+
+class _Sender:
+    """Brings single runs over."""
+
+    def __init__(self, store: Store, server: Server) -> None:
+        self._store = store
+        self.wire = Wire(server)
+
+    def send(self, mark: Mark) -> None:
+        """Send all there is of a run now."""
+        while (piece := mark.next_piece()).records:
+            self._send_piece(mark, piece)
+
+    def _send_piece(self, mark: Mark, piece: Piece) -> None:
+        address = f"/api/projects/{project_id(mark.learn_project())}"
+        body = b'{"after":%d,"records":[%s]}' % (mark.last, b",".join(piece.lines))
+        try:
+            answer, _ = self.wire.ask(
+                "POST", f"{address}/runs/{mark.run_id}/records", body, {"Content-Type": "application/json"}
+            )
+        except RefusedError as error:
+            if error.code != "hole":
+                raise
+            mark.go_back(int(error.details.get("last", -1)))
+            return
+        data = answer.get("data", {})
+        mark.advance(piece, int(data["last"]))
+        for missing in data["missing"]:
+            self._send_content(address, mark, piece, str(missing["sha256"]))
+
+    def _send_content(self, address: str, mark: Mark, piece: Piece, sha256: str) -> None:
+        path = self._find(mark.run_id, piece, sha256)
+        size, address = path.stat().st_size, f"{address}/contents/{sha256}"
+        for _ in range(max(_MOST_TRIES, 2 * size // _PIECE_BYTES)):
+            _, headers = self.wire.ask("HEAD", address)
+            if headers.get("upload-complete") == "true":
+                return
+            start = int(headers.get("upload-offset", 0))
+            with path.open("rb") as file:
+                file.seek(start)
+                bytes_ = file.read(_PIECE_BYTES)
+            range_ = f"{start}-{start + len(bytes_) - 1}" if bytes_ else "*"
+            ranged = {"Content-Range": f"bytes {range_}/{size}"}
+            try:
+                _, headers = self.wire.ask("PUT", address, bytes_, ranged)
+            except RefusedError as error:
+                if error.code != "wrong_offset":
+                    raise
+        raise UnreachableError(f"Content {sha256} does not arrive.", is_down=False)
+
+    def _find(self, run_id: str, piece: Piece, sha256: str) -> Path:
+        for record in piece.records:
+            if record["kind"] == "artifact":
+                place = self._store.artifact_path(run_id, record["name"], record["file_name"])
+                for inner, hash_ in files_of(record):
+                    for path in (self._store.blobs.path_of(sha256), place / inner):
+                        if hash_ == sha256 and path.is_file():
+                            return path
+        raise RefusedError(f"The content {sha256} is gone from {self._store.home}.", status=0, code="gone", details={})
+
+
+class Uplink:
+    """Sends the runs of a store to a server, in a thread of its own. Never raises into the run that logs."""
+
+    def __init__(self, store: Store, server: Server) -> None:
+        self._store = store
+        self._server = server
+        self._outbox = Outbox(store, server.url)
+        self._start_empty()
+        _fork.watch(self)
+
+    def _start_empty(self) -> None:
+        self._owner = os.getpid()
+        self._held: dict[str, Mark] = {}
+        self._own: set[str] = set()
+        self._lock = threading.Lock()
+        self._something = threading.Event()
+        self._closing = threading.Event()
+        self._deadline = 0.0
+        self._look_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._sender = _Sender(self._store, self._server)
+        self._trouble = ""
+
+    def before_fork(self) -> None:
+        """Nothing to do: what a child inherits it lets go."""
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Leave the runs to the parent: a child that kept the marks would keep a dead parent's runs from being sent."""
+        if in_child:
+            for mark in self._held.values():
+                mark.release()
+            self._start_empty()
+
+    def add(self, run_id: str) -> None:
+        """Say that a run is to be sent; before its first record, so that no kill can come between."""
+        with self._store.translated():
+            mark = self._outbox.hold(run_id, new=True)
+        with self._lock:
+            self._own.add(run_id)
+            if mark is not None:
+                self._held[run_id] = mark
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._work, name="edgeproof-uplink", daemon=True)
+                self._thread.start()
+
+    def drop(self, run_id: str) -> None:
+        """Say that a run never began."""
+        with self._lock:
+            self._own.discard(run_id)
+            mark = self._held.pop(run_id, None)
+        if mark is not None:
+            mark.remove()
+
+    def notify(self) -> None:
+        """Say that there is something new."""
+        if not self._something.is_set():
+            self._something.set()
+
+    def close(self, wait_s: float = _AT_CLOSE_S) -> None:
+        """Send what is left, for as long as this, and say what is still to be sent."""
+        if self._thread is None:
+            return
+        self._deadline = time.monotonic() + wait_s
+        self._closing.set()
+        self._something.set()
+        self._thread.join(wait_s + 1)
+        left = len(self._outbox.waiting()) + (len(self._held) if self._thread.is_alive() else 0)
+        self._thread = None
+        self._sender.wire.close()
+        if left:
+            why = f" ({self._trouble})" if self._trouble else ""
+            _LOG.warning(
+                "%d runs are still to be sent to %s%s. They are kept in %s; the next client sends them, or: "
+                "embedl-hub sync",
+                left, self._server.url, why, self._store.home,
+            )  # fmt: skip
+
+    def send_all(self, *, also: list[str] | None = None, told: Callable[[str], None] = lambda _: None) -> Sent:
+        """Send every run that is waiting, now, and return what became of them.
+
+        Args:
+            also: Runs to send besides, whether they were waiting or not.
+            told: Told each run's id once the server has it.
+        """
+        for run_id in also or ():
+            mark = self._outbox.hold(run_id, new=True)
+            if mark is not None:
+                mark.release()
+        self._outbox.forget_refusals()
+        sent = 0
+        try:
+            for run_id in self._outbox.run_ids():
+                mark = self._outbox.hold(run_id)
+                if mark is not None and self._send_one(mark):
+                    sent += 1
+                    told(run_id)
+        finally:
+            self._sender.wire.close()
+        return Sent(sent, len(self._outbox.waiting()), self._outbox.refusals())
+
+    def _send_one(self, mark: Mark) -> bool:
+        try:
+            return self._send(mark) is _Outcome.SENT
+        finally:
+            mark.release()
+
+    def _send(self, mark: Mark) -> _Outcome:
+        """Send what there is of a run; one that the server will not take is put aside with the reason."""
+        try:
+            self._sender.send(mark)
+        except RefusedError as error:
+            if error.status != 410:
+                mark.refuse(str(error))
+                _LOG.warning("Run %s cannot be sent: %s", mark.run_id, error)
+                return _Outcome.REFUSED
+            # Somebody deleted it over there, on purpose.
+            mark.has_ended = True
+        # A run of our own may be about to begin; of others, one that has no record never will.
+        never_began = mark.run_id not in self._own and not self._store.manifest(mark.run_id).exists()
+        if mark.has_ended or never_began:
+            mark.remove()
+            return _Outcome.SENT
+        return _Outcome.OPEN
+
+    def _work(self) -> None:
+        pause_s, closing = 0.0, False
+        while not closing:
+            self._something.wait(_LOOK_AGAIN_S)
+            self._something.clear()
+            closing = self._closing.wait(max(_GATHER_S, pause_s))
+            try:
+                self._send_round(closing=closing)
+            except UnreachableError as error:
+                self._note(str(error))
+                self._something.set()
+                pause_s = max(error.wait_s, min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, 2 * pause_s)))
+                # Whoever closes waits for a busy server, not for one that is not there.
+                closing = closing and (error.is_down or not self._rest(min(pause_s, 1.0)))
+            except (TrackingError, OSError, KeyError, TypeError, ValueError) as error:
+                # A key that is not taken, a full disk, an answer from something else than a server of ours.
+                self._note(str(error))
+                pause_s = _LONGEST_PAUSE_S
+            else:
+                self._note("")
+                pause_s = 0.0
+        with self._lock:
+            for mark in self._held.values():
+                mark.release()
+
+    def _send_round(self, *, closing: bool) -> None:
+        if closing:
+            self._sender.wire.limit_s = max(1.0, self._deadline - time.monotonic())
+        if closing or time.monotonic() >= self._look_at:
+            self._adopt()
+            self._look_at = time.monotonic() + _LOOK_AGAIN_S
+        self._send_held()
+
+    def _rest(self, seconds: float) -> bool:
+        """Wait a little while closing; tell whether there is time for another try."""
+        time.sleep(max(0.0, min(seconds, self._deadline - time.monotonic())))
+        return time.monotonic() < self._deadline
+
+    def _adopt(self) -> None:
+        """Take the runs that nobody sends: their processes are gone, or could not reach the server."""
+        refused = self._outbox.refusals()
+        for run_id in self._outbox.run_ids():
+            if run_id not in self._held and run_id not in refused:
+                mark = self._outbox.hold(run_id)
+                if mark is not None:
+                    with self._lock:
+                        self._held[run_id] = mark
+
+    def _send_held(self) -> None:
+        with self._lock:
+            held = list(self._held.values())
+        closed_door: NotAllowedError | None = None
+        for mark in held:
+            try:
+                outcome = self._send(mark)
+            except NotAllowedError as error:
+                # The key may open the projects of other runs.
+                closed_door = error
+                continue
+            # An open run of others has no process; whoever goes on with it sends it on.
+            if outcome is not _Outcome.OPEN or mark.run_id not in self._own:
+                with self._lock:
+                    self._held.pop(mark.run_id, None)
+                mark.release()
+        if closed_door is not None:
+            raise closed_door
+
+    def _note(self, trouble: str) -> None:
+        if trouble and not self._trouble:
+            _LOG.warning("%s. Runs are kept in %s and sent later.", trouble.rstrip("."), self._store.home)
+        elif self._trouble and not trouble:
+            _LOG.warning("%s can be reached again.", self._server.url)
+        self._trouble = trouble
+
+
+def open_uplink(store: Store) -> Uplink | None:
+    """Return the way to this user's server; None when there is none."""
+    server = find_server()
+    return None if server is None else Uplink(store, server)

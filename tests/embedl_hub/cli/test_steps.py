@@ -1,0 +1,113 @@
+"""A toolchain of somebody else has its commands and options without a line written for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.cli import answer, hub
+
+_PACKAGE = '''
+"""A toolchain for toast."""
+from dataclasses import dataclass
+from pathlib import Path
+from embedl_hub.core import HubContext
+from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, NoProviderError, ProviderType, RunType
+
+@dataclass(frozen=True)
+class ToastCompiledModel(CompiledModel):
+    crisp: int = 0
+
+@dataclass(frozen=True)
+class ToastResult(ComponentOutput):
+    crumbs: float
+
+class ToastCompiler(Component):
+    """Toasts bread."""
+    run_type = RunType.COMPILE
+    def __init__(self, *, name=None, crisp: int = 1, heat: float = 0.5, butter: bool = False) -> None:
+        super().__init__(name=name, crisp=crisp, heat=heat, butter=butter)
+    def run(self, ctx: HubContext, bread: Path, *, crisp: int = 1, heat: float = 0.5, butter: bool = False
+            ) -> ToastCompiledModel:
+        """Toast.
+
+        Args:
+            ctx: A context.
+            bread: The bread.
+            crisp: How crisp it
+                shall be.
+        """
+        raise NoProviderError
+
+class ToastProfiler(Component):
+    """Counts crumbs."""
+    run_type = RunType.PROFILE
+    def __init__(self, *, name=None) -> None:
+        super().__init__(name=name)
+    def run(self, ctx: HubContext, model: ToastCompiledModel) -> ToastResult:
+        raise NoProviderError
+
+@ToastCompiler.provider(ProviderType.LOCAL)
+def toast(ctx, bread, *, crisp=1, heat=0.5, butter=False):
+    ctx.client.log_artifact(bread, name="path")
+    return ToastCompiledModel.from_current_run(ctx)
+
+@ToastProfiler.provider(ProviderType.LOCAL)
+def count(ctx, model):
+    ctx.client.log_metric("crumbs", 100.0 * model.crisp)
+    return ToastResult.from_current_run(ctx)
+'''
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path) -> Path:
+    package = tmp_path / "bread-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: bread\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[embedl_hub.providers]\ntoaster = bread\nbroken = nowhere_to_be_found\n")
+    (tmp_path / "bread.py").write_text(_PACKAGE)
+    (tmp_path / "slice.onnx").write_text("bread")
+    return tmp_path
+
+
+def test_a_new_toolchain_is_on_the_command_line(kitchen: Path) -> None:
+    """Compiled by file, profiled by run; options are typed and described by the component."""
+    path = {"PYTHONPATH": str(kitchen), "EMBEDL_HUB_HOME": str(kitchen / "home")}
+    text = hub("compile", "toast", "--help", **path).stdout
+    assert "How crisp it shall be." in text
+    assert "--butter / --no-butter" in text
+    words = ("--crisp", "3", "--butter", "--heat", "0.25", "--name", "breakfast")
+    made = answer("compile", "toast", kitchen / "slice.onnx", *words, **path)
+    run = answer("run", "show", made["run"], **path)
+    assert run["name"] == "breakfast"
+    assert {name: run["params"][name] for name in ("crisp", "butter", "heat")} == {
+        "crisp": 3, "butter": True, "heat": 0.25,
+    }  # fmt: skip
+    counted = answer("profile", "toast", made["run"], **path)
+    assert counted["metrics"] == {"crumbs": 300.0}
+    assert hub("profile", "toast", counted["run"], **path).returncode == 1
+
+
+def test_slips_with_it_are_said(kitchen: Path) -> None:
+    """A number that is none, a device it does not take; a provider that cannot be imported hides nobody."""
+    path = {"PYTHONPATH": str(kitchen), "EMBEDL_HUB_HOME": str(kitchen / "home")}
+    wrong = hub("compile", "toast", kitchen / "slice.onnx", "--crisp", "very", **path)
+    assert wrong.returncode == 1
+    assert "--crisp is 'very'; it must be NUMBER" in wrong.stderr
+    placed = hub("compile", "toast", kitchen / "slice.onnx", "--device", "oven", **path)
+    assert placed.returncode == 1
+    assert "takes no device" in placed.stderr
+    results = {result["title"]: result for result in json.loads(hub("doctor", "--json", **path).stdout)}
+    assert results["provider broken"]["is_ok"] is None
+    assert "pip install" in results["provider broken"]["advice"]
+    assert results["provider toaster"]["is_ok"]
+
+
+def test_the_traceback_is_there_when_asked_for(tmp_path: Path) -> None:
+    """With -vv, before the one clean line."""
+    plain = hub("use", "--home", tmp_path)
+    wordy = hub("-vv", "use", "--home", tmp_path)
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in wordy.stderr
+    assert wordy.stderr.splitlines()[-1] == plain.stderr.strip()

@@ -1,0 +1,373 @@
+"""What the page answers, without a browser: headers, twins, refusals, downloads, changes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from support.recorded import HOSTILE, Recorded
+
+from embedl_hub import page
+from embedl_hub.errors import TrackingError
+from embedl_hub.page import _entry
+from embedl_hub.page._scope import Scope
+from embedl_hub.tracking import Client
+
+
+def addresses(shown: Recorded) -> list[str]:
+    return [
+        "/projects", "/runs", "/devices", "/device?name=pi", "/runs/count",
+        *(f"/runs/{run_id}" for run_id in (*shown.ids.values(), *shown.hostile)),
+        f"/compare?run={shown.ids['slow']}&run={shown.ids['fast']}",
+        f"/compare?run={shown.ids['train']}&run={shown.ids['failed']}&run={shown.ids['fast']}",
+    ]  # fmt: skip
+
+
+def test_every_page_has_a_json_twin(visitor: TestClient, shown: Recorded) -> None:
+    """By its address, and by asking for JSON; the same one."""
+    for address in ["/", *addresses(shown)]:
+        html = visitor.get(address, headers={"Accept": "text/html,*/*"})
+        assert (html.status_code, html.headers["content-type"]) == (200, "text/html; charset=utf-8"), address
+        path, mark, query = address.partition("?")
+        asked = visitor.get(address, headers={"Accept": "application/json"})
+        assert asked.headers["content-type"] == "application/json"
+        if path != "/":
+            assert visitor.get(f"{path}.json{mark}{query}").json() == asked.json()
+
+
+def test_every_answer_is_guarded(visitor: TestClient, shown: Recorded) -> None:
+    """Pages, files, refusals and downloads alike."""
+    artifact = f"/runs/{shown.ids['train']}/artifacts/page"
+    for address in ["/", "/static/page.css", "/static/plotly.js", "/nothing", "/runs?q=%3C", artifact,
+                    *addresses(shown)]:  # fmt: skip
+        headers = visitor.get(address).headers
+        assert headers["x-content-type-options"] == "nosniff", address
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy or address == artifact
+
+
+def test_no_page_holds_script_or_style_of_its_own(visitor: TestClient, shown: Recorded) -> None:
+    """The policy would refuse it anyway; nothing may depend on it."""
+    for address in addresses(shown):
+        html = visitor.get(address).text
+        for opening in re.findall(r"<script[^>]*>", html):
+            assert 'src="' in opening or 'type="application/json"' in opening, opening
+        assert not re.search(r"<style|<[^>]*\s(style|on\w+)\s*=", re.sub(r'"[^"]*"', '""', html)), address
+
+
+def test_names_that_try_to_be_html_are_text(visitor: TestClient, shown: Recorded) -> None:
+    """In every name and value, on every page."""
+    for address in addresses(shown):
+        html = visitor.get(address).text
+        for text in ("<script>window", "<img src=x", "<svg onload", "<a href='javascript", "49{%"):
+            assert text not in html, (address, text)
+    assert "&lt;script&gt;window.hit=1" in visitor.get("/runs").text
+    listed = visitor.get("/projects.json").json()["projects"]
+    assert {f"evil {text}" for text in HOSTILE} <= {project["name"] for project in listed}
+
+
+def test_data_cannot_end_the_element_it_stands_in(visitor: TestClient, shown: Recorded) -> None:
+    """Layers named as the end of a script element are still data."""
+    for run_id in shown.hostile:
+        html = visitor.get(f"/runs/{run_id}").text
+        data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', html, re.DOTALL)
+        assert data is not None
+        assert "series" in json.loads(data[1])
+
+
+def test_runs_are_filtered_picked_sorted_and_paged(visitor: TestClient, shown: Recorded) -> None:
+    """The address says it all."""
+
+    def names(**query: str) -> list[str]:
+        answer = visitor.get("/runs.json", params={"project": "vision", **query}).json()
+        return [run["name"] for run in answer["runs"]]
+
+    assert names() == ["fast", "slow", "invoke", "train", "compile"]
+    assert names(q="tags.stage = 'ci'") == ["fast"]
+    assert names(status="FAILED") == ["invoke"]
+    assert names(type="PROFILE", sort="metrics.latency") == ["fast", "slow"]
+    assert names(type="PROFILE", sort="-metrics.latency") == ["slow", "fast"]
+    assert names(device="pi", sort="name") == ["compile", "fast", "invoke", "slow"]
+    everything = [run.id for run in shown.store.runs(archived=None)]
+    assert [run["id"] for run in visitor.get("/runs.json", params={"archived": "both"}).json()["runs"]] == everything
+
+
+def test_pages_follow_each_other_by_key(own: Recorded) -> None:
+    """The link on one page leads to the next, until there is none."""
+    records: list[dict[str, Any]] = [{"kind": "start", "project": "many", "type": "CUSTOM", "name": "n", "format": 1},
+                                     {"kind": "end", "status": "FINISHED"}]  # fmt: skip
+    made = [{"seq": seq, "time_ms": 1, **record} for seq, record in enumerate(records)]
+    own.store.apply({f"{number:04}": made for number in range(120)})
+    visitor = TestClient(page.app(lambda: own.store))
+    seen: list[str] = []
+    address: str | None = "/runs?project=many"
+    while address is not None:
+        html = visitor.get(address).text
+        seen += re.findall(r'data-run="(\d+)"', html)
+        found = re.search(r'rel="next" href="([^"]*)"', html)
+        address = found[1].replace("&amp;", "&") if found else None
+    assert seen == [f"{number:04}" for number in reversed(range(120))]
+    assert visitor.get("/runs/count.json?project=many").json() == {"count": 120}
+
+
+def test_columns_are_kept_in_the_address(visitor: TestClient) -> None:
+    """Chosen ones are shown, others are not, and links keep the choice."""
+    html = visitor.get("/runs?project=vision&column=metrics.loss&column=params.threads").text
+    headings = re.findall(r'<th scope="col".*?</th>', html, re.DOTALL)
+    assert [re.sub(r"<[^>]*>", "", heading).strip() for heading in headings] == ["Compare", "Name", "loss", "threads"]
+    assert "column=metrics.loss&amp;column=params.threads" in headings[1]
+    assert 'aria-sort="descending"' in visitor.get("/runs?sort=-name").text
+
+
+@pytest.mark.parametrize("query", ["q=metrics.latency+<", "q=nonsense", "sort=error", "after=zzz", "status=ODD",
+                                   "q=%00", "archived=maybe", "q=" + "(" * 200])  # fmt: skip
+def test_what_cannot_be_understood_is_said_on_the_page(visitor: TestClient, query: str) -> None:
+    """With the form still filled in, and never as a broken page."""
+    answer = visitor.get(f"/runs?{query}")
+    assert answer.status_code == 400
+    assert 'role="alert"' in answer.text
+    assert "Apply</button>" in answer.text
+    assert visitor.get(f"/runs.json?{query}").json()["error"]
+
+
+@pytest.mark.parametrize("address", ["/nothing", "/runs/0123", "/runs/0123.json", "/device?name=none",
+                                     "/static/../page.css", "/static/_app.py", "/runs/0123/export",
+                                     "/runs/0123/artifacts/x"])  # fmt: skip
+def test_what_is_not_there_is_a_page_of_its_own(visitor: TestClient, address: str) -> None:
+    """Never a listing, never a traceback."""
+    answer = visitor.get(address)
+    assert answer.status_code == 404
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_two_to_six_runs_are_compared(visitor: TestClient, shown: Recorded, count: int) -> None:
+    """Other numbers are refused with the numbers that work."""
+    ids = [*shown.ids.values(), *shown.hostile][:count]
+    answer = visitor.get("/compare", params={"run": ids})
+    assert answer.status_code == 400
+    assert "2 to 6 runs" in answer.text
+
+
+def test_artifacts_are_downloads(visitor: TestClient, shown: Recorded) -> None:
+    """An HTML file is no page of ours, and a folder comes as an archive."""
+    base = f"/runs/{shown.ids['train']}/artifacts"
+    answer = visitor.get(f"{base}/page")
+    assert answer.content == b"<script>window.hit=1</script>"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith('attachment; filename="page.html"')
+    assert "sandbox" in answer.headers["content-security-policy"]
+    packed = zipfile.ZipFile(io.BytesIO(visitor.get(f"{base}/folder").content))
+    assert packed.namelist() == ["inner/a.txt"]
+
+
+def test_an_artifact_cannot_lead_out_of_its_run(own: Recorded, tmp_path: Path) -> None:
+    """Not by a link, nor by a name in the address; the store itself takes no such names."""
+    (tmp_path / "secret").write_text("secret")
+    folder = own.store.run_dir("evil")
+    (folder / "artifacts" / "link").mkdir(parents=True)
+    (folder / "artifacts" / "link" / "file").symlink_to(tmp_path / "secret")
+    kept = folder / "artifacts" / "folder" / "inner"
+    kept.mkdir(parents=True)
+    (kept / "link").symlink_to(tmp_path / "secret")
+    facts: dict[str, Any] = {"kind": "artifact", "sha256": "0" * 64, "size_bytes": 6}
+    records: list[dict[str, Any]] = [
+        {"kind": "start", "project": "p", "type": "CUSTOM", "name": "evil", "format": 1},
+        {**facts, "name": "link", "file_name": "file"},
+        {**facts, "name": "folder", "file_name": "inner", "files": [["link", "0" * 64, 6]]},
+        {"kind": "end", "status": "FINISHED"},
+    ]
+    own.store.apply({"evil": [{"seq": seq, "time_ms": 1, **record} for seq, record in enumerate(records)]})
+    visitor = TestClient(page.app(lambda: own.store))
+    for name in ("link", "%2e%2e%2fmanifest.jsonl", "nothing", "%00"):
+        answer = visitor.get(f"/runs/evil/artifacts/{name}")
+        assert answer.status_code == 404, name
+        assert "secret" not in answer.text
+    assert zipfile.ZipFile(io.BytesIO(visitor.get("/runs/evil/artifacts/folder").content)).namelist() == []
+
+
+def test_hostile_file_names_are_given_as_they_are(visitor: TestClient, shown: Recorded) -> None:
+    """In a header that no name can break."""
+    for run_id in shown.hostile:
+        for name, artifact in shown.store.run(run_id).artifacts.items():
+            answer = visitor.get(
+                f"/runs/{run_id}/artifacts/{name}".replace("%", "%25").replace("#", "%23").replace("?", "%3F")
+            )
+            assert answer.status_code == 200, name
+            assert answer.headers["content-disposition"].startswith("attachment; filename=")
+            assert len(answer.content) == artifact.size_bytes
+
+
+def test_only_our_own_name_is_answered(shown: Recorded) -> None:
+    """A site that points its name at this machine gets nothing."""
+    visitor = TestClient(
+        page.app(lambda: shown.store, hosts=("127.0.0.1", "localhost")), base_url="http://127.0.0.1:8734"
+    )
+    assert visitor.get("/runs").status_code == 200
+    assert visitor.get("/runs", headers={"Host": "localhost:8734"}).status_code == 200
+    for host in ("evil.example", "evil.example:8734", "127.0.0.1.evil.example", "", "localhost@evil.example"):
+        answer = visitor.get("/runs", headers={"Host": host})
+        assert answer.status_code == 421
+        assert "fast" not in answer.text
+        assert "content-security-policy" in answer.headers
+
+
+def test_a_visitor_of_one_project_sees_nothing_else(shown: Recorded) -> None:
+    """Not by filters that try to leave their brackets, ids, comparisons, devices, lineage or counts."""
+    visitor = TestClient(page.app(lambda: shown.store, projects=lambda _: ["vision"]))
+    other = shown.hostile[0]
+    everything = {run.id for run in shown.store.runs("project = 'vision'", archived=None)}
+    assert [project["name"] for project in visitor.get("/projects.json").json()["projects"]] == ["vision"]
+    for query in ("", "q=name+~+'e'", "q=name+~+'a')+or+(name+~+'a'", "q=name+~+'a'+or+project+~+'evil'",
+                  "project=evil", "archived=both&sort=name", "sort=-metrics.latency"):  # fmt: skip
+        answer = visitor.get(f"/runs.json?{query}").json()
+        assert {run["id"] for run in answer["runs"]} <= everything, query
+    assert visitor.get("/runs/count.json").json() == {"count": len(everything)}
+    for address in (f"/runs/{other}", f"/runs/{other[:12]}", f"/runs/{other}/export", f"/runs/{other}/artifacts/input",
+                    f"/compare?run={other}&run={shown.ids['fast']}", f"/device?name={HOSTILE[4]}"):  # fmt: skip
+        assert visitor.get(address).status_code == 404, address
+    assert "evil" not in visitor.get("/runs").text
+    assert [device["name"] for device in visitor.get("/devices.json").json()["devices"]] == ["pi"]
+
+
+def test_what_is_remembered_of_one_store_is_not_told_of_another(shown: Recorded, own: Recorded) -> None:
+    """A server may give each visitor a store that shows less."""
+    stores = iter([shown.store, own.store])
+    visitor = TestClient(page.app(lambda: next(stores)))
+    assert "evil" in visitor.get("/runs").text
+    assert "evil" not in visitor.get("/runs").text
+
+
+def test_a_visitor_of_no_project_sees_nothing(shown: Recorded) -> None:
+    visitor = TestClient(page.app(lambda: shown.store, projects=lambda _: []))
+    assert visitor.get("/runs.json").json()["runs"] == []
+    assert visitor.get("/devices.json").json()["devices"] == []
+
+
+def form_token(visitor: TestClient, run_id: str) -> str:
+    found = re.search(r'name="token" value="([0-9a-f]+)"', visitor.get(f"/runs/{run_id}").text)
+    assert found is not None
+    return found[1]
+
+
+def test_runs_are_labelled_archived_and_deleted(own: Recorded) -> None:
+    """With the token of the form."""
+    visitor = TestClient(page.app(lambda: own.store, read_only=False))
+    run_id = own.ids["train"]
+    token = form_token(visitor, run_id)
+    label = {"token": token, "name": "stage", "value": "kept"}
+    assert visitor.post(f"/runs/{run_id}/label", data=label, follow_redirects=False).status_code == 303
+    assert own.store.run(run_id).tags["stage"] == "kept"
+    visitor.post(f"/runs/{run_id}/archive", data={"token": token})
+    assert own.store.run(run_id).archived
+    visitor.post(f"/runs/{run_id}/archive", data={"token": token})
+    assert not own.store.run(run_id).archived
+    assert visitor.post(f"/runs/{run_id}/delete", data={"token": token}).status_code == 400
+    visitor.post(f"/runs/{run_id}/delete", data={"token": token, "sure": "yes"})
+    with pytest.raises(TrackingError):
+        own.store.run(run_id)
+
+
+def test_a_run_that_goes_on_is_left_alone(own: Recorded) -> None:
+    """And why is said."""
+    visitor = TestClient(page.app(lambda: own.store, read_only=False))
+    client = Client("vision", own.store)
+    with client.start_run(name="alive") as run:
+        sent = {"token": form_token(visitor, run.id), "name": "stage", "value": "early", "sure": "yes"}
+        for change in ("label", "archive", "delete"):
+            answer = visitor.post(f"/runs/{run.id}/{change}", data=sent)
+            assert answer.status_code == 409
+            assert "going on in another process" in answer.text
+    client.close()
+    assert own.store.run(run.id).tags == {}
+
+
+def test_forms_from_elsewhere_change_nothing(own: Recorded) -> None:
+    """Without a token, with another visitor's, from another site, or on a page that is read-only."""
+    run_id = own.ids["train"]
+    application = page.app(lambda: own.store, read_only=False)
+    visitor, other = TestClient(application), TestClient(application)
+    token = form_token(visitor, run_id)
+    sent = {"token": token, "name": "stage", "value": "bad"}
+    cookie = visitor.get(f"/runs/{run_id}").request.headers["cookie"]
+    assert cookie
+    refused = [
+        visitor.post(f"/runs/{run_id}/label", data={**sent, "token": ""}),
+        visitor.post(f"/runs/{run_id}/label", data={**sent, "token": form_token(other, run_id)}),
+        visitor.post(f"/runs/{run_id}/label", data=sent, headers={"Sec-Fetch-Site": "cross-site"}),
+        TestClient(application).post(f"/runs/{run_id}/label", data=sent),
+        TestClient(page.app(lambda: own.store)).post(f"/runs/{run_id}/label", data=sent),
+        TestClient(page.app(lambda: own.store, read_only=lambda _: True)).post(f"/runs/{run_id}/label", data=sent),
+    ]
+    assert [answer.status_code for answer in refused] == [403] * 6
+    assert "stage" not in own.store.run(run_id).tags
+    assert visitor.post(f"/runs/{run_id}/label", data={**sent, "name": "x" * 70_000}).status_code == 413
+    assert visitor.post(f"/runs/{run_id}/nothing", data=sent).status_code == 404
+    assert visitor.get(f"/runs/{run_id}/label").status_code in {404, 405}
+
+
+def test_the_cookie_is_for_our_own_site_alone(own: Recorded) -> None:
+    visitor = TestClient(page.app(lambda: own.store, read_only=False))
+    cookie = visitor.get(f"/runs/{own.ids['train']}").headers["set-cookie"]
+    assert "httponly" in cookie.lower()
+    assert "samesite=strict" in cookie.lower()
+    assert "set-cookie" not in TestClient(page.app(lambda: own.store)).get("/runs").headers
+
+
+def test_an_unchanged_page_is_not_sent_again(visitor: TestClient, shown: Recorded) -> None:
+    first = visitor.get(f"/runs/{shown.ids['train']}.json")
+    assert (
+        visitor.get(f"/runs/{shown.ids['train']}.json", headers={"If-None-Match": first.headers["etag"]}).status_code
+        == 304
+    )
+
+
+def test_a_mistake_of_ours_tells_nothing(shown: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The visitor gets an apology, the log the traceback."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a secret path")
+
+    monkeypatch.setattr(Scope, "projects", broken)
+    answer = TestClient(page.app(lambda: shown.store), raise_server_exceptions=False).get("/projects")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    assert "content-security-policy" in answer.headers
+
+
+def test_a_store_that_fails_is_said(shown: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: object) -> None:
+        raise TrackingError("The index is damaged; rebuild it with: embedl-hub reindex")
+
+    monkeypatch.setattr(Scope, "projects", damaged)
+    answer = TestClient(page.app(lambda: shown.store)).get("/projects")
+    assert answer.status_code == 503
+    assert "embedl-hub reindex" in answer.text
+
+
+def test_it_can_be_mounted_below_a_path(shown: Recorded) -> None:
+    """Links keep the path."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    visitor = TestClient(Starlette(routes=[Mount("/hub", app=page.app(lambda: shown.store, sign_out="/logout"))]))
+    html = visitor.get("/hub/runs").text
+    links = [
+        link for link in re.findall(r'(?:href|src|action|data-address)="([^"]*)"', html) if not link.startswith("#")
+    ]
+    assert all(link.startswith("/hub/") or link == "/logout" for link in links)
+    assert visitor.get("/hub/static/page.css").status_code == 200
+
+
+def test_what_is_missing_is_named_with_its_line(shown: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_entry, "_NEEDED", ("starlette", "no_such_package"))
+    with pytest.raises(ValueError, match=r"needs no_such_package.*pip install 'edgeproof-hub\[ui\]'"):
+        page.app(lambda: shown.store)

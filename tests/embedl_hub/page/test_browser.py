@@ -1,0 +1,349 @@
+"""The page in a real browser: opened, filtered, sorted, clicked, compared, exported, attacked, and used by keyboard."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+import uvicorn
+from playwright.sync_api import expect, sync_playwright
+from support import recorded
+from support.debian import require
+from support.recorded import Recorded
+
+from embedl_hub import page
+from embedl_hub.tracking import Client, RunType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from embedl_hub.tracking import Store
+
+_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+
+
+@contextmanager
+def served(store: Store, *, read_only: bool = True) -> Iterator[str]:
+    """Serve the page of a store on a free port."""
+    application = page.app(lambda: store, hosts=("127.0.0.1",), read_only=read_only)
+    server = uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=require("chromium", "chromium"), args=_ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def site(shown: Recorded) -> Iterator[str]:
+    with served(shown.store) as address:
+        yield address
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Page]:
+    """A tab of its own that must not complain about anything."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    tab = context.new_page()
+    complaints: list[str] = []
+    tab.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("dialog", lambda dialog: complaints.append(dialog.message))
+    yield tab
+    # A page that answers 400 on purpose is told to the console by the browser itself.
+    assert [text for text in complaints if "status of 40" not in text] == []
+    context.close()
+
+
+def drawn(tab: Page, chart: str) -> None:
+    expect(tab.locator(f"#{chart} .main-svg").first).to_be_visible()
+
+
+def test_every_page_opens_without_a_complaint(tab: Page, site: str, shown: Recorded) -> None:
+    """And nothing comes from anywhere else."""
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    compared = f"/compare?run={shown.ids['slow']}&run={shown.ids['fast']}"
+    for address in ("/", "/projects", "/runs", "/devices", "/device?name=pi", compared,
+                    *(f"/runs/{run_id}" for run_id in shown.ids.values())):  # fmt: skip
+        tab.goto(site + address)
+        expect(tab.locator("h1")).to_be_visible()
+        tab.wait_for_load_state("networkidle")
+    assert all(url.startswith(site) for url in asked)
+
+
+def test_a_profile_shows_what_matters(tab: Page, site: str, shown: Recorded) -> None:
+    """Headline numbers, verdict, charts; hovering tells a layer, a click leads to its row."""
+    tab.goto(f"{site}/runs/{shown.ids['fast']}")
+    headline = tab.locator(".headline")
+    expect(headline).to_contain_text("Mean latency")
+    expect(headline).to_contain_text("Peak memory42.50 MB")
+    expect(headline).to_contain_text("CPU 100.0 %")
+    expect(tab.locator(".label.verdict-stable").first).to_have_text("stable")
+    for chart in ("chart-layers", "chart-op-time", "chart-op-count", "chart-samples"):
+        drawn(tab, chart)
+    bars = tab.locator("#chart-layers .bars .point path")
+    layers = recorded.EXAMPLE["layers"]["rows"]
+    expect(bars).to_have_count(len(layers))
+    number = max(range(len(layers)), key=lambda index: layers[index]["time_ms"])
+    bars.nth(number).hover(force=True)
+    expect(tab.locator("#chart-layers .hoverlayer")).to_contain_text(layers[number]["name"])
+    expect(tab.locator("#chart-layers .hoverlayer")).to_contain_text("ms")
+    box = bars.nth(number).bounding_box()
+    assert box is not None
+    tab.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    chosen = tab.locator("#layers tr.chosen")
+    expect(chosen).to_have_id(f"layer-{number + 1}")
+    expect(chosen).to_be_in_viewport()
+    expect(chosen).to_be_focused()
+
+
+def test_the_layer_table_is_searched_and_sorted(tab: Page, site: str, shown: Recorded) -> None:
+    tab.goto(f"{site}/runs/{shown.ids['fast']}")
+    rows = tab.locator("#layers tbody tr:visible")
+    everything = len(recorded.EXAMPLE["layers"]["rows"])
+    expect(rows).to_have_count(everything)
+    tab.fill("#layer-search", "conv cpu")
+    expect(rows).to_have_count(2)
+    expect(tab.locator("#layer-count")).to_have_text(f"2 of {everything}")
+    tab.fill("#layer-search", "")
+    tab.get_by_role("button", name="ms", exact=True).click()
+    times = [float(text) for text in tab.locator("#layers tbody tr td:nth-child(5)").all_inner_texts()]
+    assert times == sorted(times, reverse=True)
+    expect(tab.locator("#layers th[aria-sort]")).to_have_text("ms")
+
+
+def test_runs_are_filtered_sorted_and_given_columns(tab: Page, site: str) -> None:
+    """By typing, picking, clicking headings and ticking; the address keeps it all."""
+    tab.goto(f"{site}/runs?project=vision")
+    expect(tab.locator("#count")).to_have_text("5 runs")
+    tab.fill("input[name=q]", "metrics.latency > 0")
+    tab.press("input[name=q]", "Enter")
+    names = tab.locator("#runs tbody th")
+    expect(names).to_have_text(["fast", "slow"])
+    assert "project=vision" in tab.url
+    tab.get_by_role("link", name="Latency, ms").click()
+    expect(tab.locator("#runs th[aria-sort=ascending]")).to_contain_text("Latency, ms")
+    expect(names).to_have_text(["fast", "slow"])
+    tab.get_by_role("link", name="Latency, ms").click()
+    expect(names).to_have_text(["slow", "fast"])
+    tab.get_by_text("Columns", exact=True).click()
+    tab.get_by_role("checkbox", name="threads").check()
+    tab.get_by_role("button", name="Show these columns").click()
+    expect(tab.get_by_role("columnheader", name="threads")).to_be_visible()
+    assert "column=params.threads" in tab.url
+    assert "sort=-metrics.latency" in tab.url
+    tab.goto(f"{site}/runs")
+    tab.select_option("select[name=status]", "FAILED")
+    expect(tab.locator("#runs tbody tr").last).to_contain_text("invoke")
+    expect(tab).to_have_url(f"{site}/runs?status=FAILED&sort=-started")
+    tab.fill("input[name=q]", "metrics.latency <")
+    tab.press("input[name=q]", "Enter")
+    expect(tab.get_by_role("alert")).to_contain_text("a value is expected")
+    expect(tab.locator("input[name=q]")).to_have_value("metrics.latency <")
+
+
+def test_ticked_runs_are_compared(tab: Page, site: str, shown: Recorded) -> None:
+    """Differences first, then ratios with their interval, then the layers over each other."""
+    tab.goto(f"{site}/runs?project=vision")
+    button = tab.locator("#compare-button")
+    expect(button).to_be_disabled()
+    for name in ("slow", "fast"):
+        tab.locator(f"tr[data-run='{shown.ids[name]}'] input").check()
+    button.click()
+    expect(tab.locator("h1")).to_have_text("Comparison of 2 runs")
+    headings = tab.locator("h2").all_inner_texts()
+    assert headings[:3] == ["What differs", "Numbers, and their ratios to A", "Layers"]
+    row = tab.locator("tr", has=tab.get_by_role("rowheader", name="latency_median ms"))
+    expect(row).to_contain_text("× 3.000")
+    expect(row).to_contain_text("slower")
+    drawn(tab, "chart-layers")
+    expect(tab.locator("#chart-layers .bars")).to_have_count(2)
+    drawn(tab, "chart-samples")
+    tab.locator("#chart-layers .bars").first.locator(".point path").first.click(force=True)
+    expect(tab.locator("#layers tr.chosen")).to_have_count(1)
+
+
+def test_new_runs_appear_by_themselves(tab: Page, own: Recorded) -> None:
+    """While ticks and focus stay; and a run that goes on shows its end."""
+    with served(own.store) as site:
+        tab.goto(f"{site}/runs")
+        box = tab.locator(f"tr[data-run='{own.ids['train']}'] input")
+        box.check()
+        box.focus()
+        client = Client("vision", own.store)
+        with client.start_run(RunType.CUSTOM, "newcomer") as run:
+            expect(tab.locator("#runs tbody tr").first).to_contain_text("newcomer", timeout=15_000)
+            expect(tab.locator("#runs tbody tr").first).to_contain_text("running")
+            expect(box).to_be_checked()
+            expect(box).to_be_focused()
+            tab.get_by_role("link", name="newcomer").click()
+            expect(tab.locator(".title")).to_contain_text("running")
+            run.log_metric("loss", 0.25, 0)
+            run.log_metric("loss", 0.125, 1)
+            expect(tab.get_by_role("rowheader", name="loss")).to_be_visible(timeout=15_000)
+            expect(tab.locator("#chart-series .scatterlayer .points path")).to_have_count(2)
+            run.log_metric("loss", 0.0625, 2)
+            expect(tab.locator("#chart-series .scatterlayer .points path")).to_have_count(3, timeout=15_000)
+        expect(tab.locator(".title")).to_contain_text("finished", timeout=15_000)
+        client.close()
+
+
+def test_exports_open_from_a_disk(tab: Page, browser: Browser, site: str, shown: Recorded, tmp_path: Path) -> None:
+    """Charts, clicks and search work without a server or a network."""
+    tab.goto(f"{site}/runs/{shown.ids['fast']}")
+    with tab.expect_download() as download:
+        tab.get_by_role("link", name="Export as HTML").click()
+    download.value.save_as(tmp_path / "run.html")
+    page.export_comparison(shown.store, [shown.ids["slow"], shown.ids["fast"]], tmp_path / "comparison.html")
+    assert page.export_run(shown.store, shown.ids["fast"][:15], tmp_path / "again.html").stat().st_size > 1_000_000
+    asked: list[str] = []
+    alone = browser.new_context(offline=True).new_page()
+    said: list[str] = []
+    alone.on("console", lambda message: said.append(message.text))
+    alone.on("pageerror", lambda error: said.append(str(error)))
+    alone.on("request", lambda request: asked.append(request.url))
+    for name, title in (("run.html", "fast"), ("comparison.html", "Comparison of 2 runs"), ("again.html", "fast")):
+        alone.goto((tmp_path / name).as_uri())
+        expect(alone.locator("h1")).to_have_text(title)
+        drawn(alone, "chart-layers")
+        alone.locator("#chart-layers .bars .point path").first.click(force=True)
+        expect(alone.locator("#layers tr.chosen")).to_have_count(1)
+        alone.fill("#layer-search", "no such layer")
+        expect(alone.locator("#layers tbody tr:visible")).to_have_count(0)
+        assert not alone.locator("a[href^='/']").count()
+    assert said == []
+    assert all(url.startswith("file:") for url in asked)
+    alone.context.close()
+
+
+def test_no_name_and_no_value_is_run(tab: Page, browser: Browser, site: str, shown: Recorded, tmp_path: Path) -> None:
+    """HTML and script everywhere, on the pages, in charts and in exported files: all of it is text."""
+    ids = shown.hostile
+    # The lists show all of them at once; the other pages take the worst ones in turns.
+    addresses = ["/", "/runs", "/devices", *(f"/runs/{run_id}" for run_id in (*ids[:6], *ids[10:12]))]
+    addresses += ["/compare?" + "&".join(f"run={run_id}" for run_id in ids[start : start + 6]) for start in (0, 6)]
+    addresses += [f"/device?name={quote(text, safe='')}" for text in recorded.HOSTILE[:3]]
+    addresses += [
+        f"/runs?project={quote(f'evil {text}', safe='')}&q={quote(text, safe='')}" for text in recorded.HOSTILE[:4]
+    ]
+    for address in addresses:
+        tab.goto(site + address)
+        for bar in tab.locator("#chart-layers .bars .point path").all()[:1]:
+            bar.hover(force=True)
+        assert tab.evaluate("window.hit") is None, address
+        assert tab.locator("main img, main iframe, main [onerror], main [onload]").count() == 0
+        assert tab.locator("a[href^='javascript']").count() == 0
+    tab.goto(f"{site}/runs/{ids[0]}")
+    expect(tab.locator("h1")).to_have_text(recorded.HOSTILE[0])
+    drawn(tab, "chart-op-time")
+    expect(tab.locator("#chart-op-time .yaxislayer-above")).to_contain_text("</script>")
+    for run_id in ids[:2]:
+        file = page.export_run(shown.store, run_id, tmp_path / "hostile.html")
+        tab.goto(file.as_uri())
+        assert tab.evaluate("window.hit") is None
+
+
+def test_tables_are_read_without_javascript(browser: Browser, site: str, shown: Recorded) -> None:
+    """Filters, columns, sorting, paging and comparing too: they are links and forms."""
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto(f"{site}/runs?project=vision")
+    tab.fill("input[name=q]", "type = 'PROFILE'")
+    tab.get_by_role("button", name="Apply").click()
+    expect(tab.locator("#runs tbody th")).to_have_text(["fast", "slow"])
+    tab.get_by_role("link", name="Latency, ms").click()
+    expect(tab.locator("#runs tbody th")).to_have_text(["fast", "slow"])
+    for box in tab.locator("input[name=run]").all():
+        box.check()
+    tab.locator("#compare-button").click()
+    expect(tab.locator("#layers tbody tr")).not_to_have_count(0)
+    tab.goto(f"{site}/runs/{shown.ids['fast']}")
+    expect(tab.locator("#layers tbody tr")).to_have_count(len(recorded.EXAMPLE["layers"]["rows"]))
+    tab.get_by_text("Operation types as a table").click()
+    expect(tab.get_by_role("rowheader", name="Gemm")).to_be_visible()
+    context.close()
+
+
+def test_a_keyboard_is_enough(tab: Page, site: str, shown: Recorded) -> None:
+    """Skip link first, focus that can be seen, headings that sort with Enter."""
+    tab.goto(f"{site}/runs/{shown.ids['fast']}")
+    tab.keyboard.press("Tab")
+    expect(tab.locator(".skip")).to_be_focused()
+    expect(tab.locator(".skip")).to_be_in_viewport()
+    tab.keyboard.press("Enter")
+    expect(tab.locator("#main")).to_be_focused()
+    tab.keyboard.press("Tab")
+    focused = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert focused == "solid"
+    tab.locator("#layers th button").nth(4).focus()
+    tab.keyboard.press("Enter")
+    expect(tab.locator("#layers th[aria-sort=descending]")).to_have_count(1)
+    tab.goto(f"{site}/runs")
+    tab.locator("input[name=run]").first.focus()
+    tab.keyboard.press("Space")
+    expect(tab.locator("tr.ticked")).to_have_count(1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_cut_off_on_a_narrow_screen(browser: Browser, site: str, shown: Recorded, scheme: str) -> None:
+    """Tables scroll within themselves; and text can be told from its ground in both schemes."""
+    context = browser.new_context(viewport={"width": 360, "height": 700}, color_scheme=scheme)  # type: ignore[arg-type]
+    tab = context.new_page()
+    compared = f"/compare?run={shown.ids['slow']}&run={shown.ids['fast']}"
+    for address in (
+        "/",
+        "/runs",
+        f"/runs/{shown.ids['fast']}",
+        f"/runs/{shown.hostile[0]}",
+        compared,
+        "/device?name=pi",
+    ):
+        tab.goto(site + address)
+        assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
+        colours = tab.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
+        ink, ground = (sum(map(int, re.findall(r"\d+", colour)[:3])) / 3 for colour in colours)
+        assert abs(ink - ground) > 150
+        assert (ink > ground) == (scheme == "dark")
+    context.close()
+
+
+def test_a_run_is_changed_where_that_is_allowed(tab: Page, own: Recorded) -> None:
+    """Label, archive, delete, from the forms."""
+    run_id = own.ids["train"]
+    with served(own.store, read_only=False) as site:
+        tab.goto(f"{site}/runs/{run_id}")
+        tab.get_by_label("Tag").fill("stage")
+        tab.get_by_label("Value").fill("kept")
+        tab.get_by_role("button", name="Label").click()
+        expect(tab.locator(".tag")).to_have_text("stage kept")
+        tab.get_by_role("button", name="Archive").click()
+        expect(tab.locator(".title")).to_contain_text("archived")
+        tab.get_by_label("for good").check()
+        tab.get_by_role("button", name="Delete").click()
+        expect(tab).to_have_url(f"{site}/runs?project=vision")
+        assert run_id not in tab.content()
+    with served(own.store) as site:
+        tab.goto(f"{site}/runs/{own.ids['compile']}")
+        expect(tab.get_by_role("button", name="Delete")).to_have_count(0)

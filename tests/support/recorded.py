@@ -1,0 +1,127 @@
+"""Stores with recorded runs for the page: profiles from the documented example, and names that try to be HTML."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embedl_hub.tracking import Client, RunType, Store
+
+
+@dataclass
+class Recorded:
+    """A store and the runs in it, by what they are."""
+
+    store: Store
+    ids: dict[str, str]
+    hostile: list[str] = field(default_factory=list)
+
+
+EXAMPLE = json.loads((Path(__file__).parents[2] / "docs/reference/profile-example.json").read_text())
+HOSTILE = [
+    "<script>window.hit=1</script>",
+    '"><img src=x onerror=window.hit=1>',
+    "'><svg onload=window.hit=1>",
+    "</script><script>window.hit=1</script>",
+    "javascript:window.hit=1",
+    "<a href='javascript:window.hit=1'>x</a>",
+    "{{ 7 * 7 }}{% raw %}",
+    "&lt;b&gt; &amp; <b>bold</b>",
+    "${window.hit=1} %{customdata}",
+]
+
+
+def document(scale: float = 1.0, rename: str = "") -> dict[str, Any]:
+    """Return a profile document whose times are so much longer, its layers perhaps named otherwise."""
+    made: dict[str, Any] = json.loads(json.dumps(EXAMPLE))
+    made["samples_us"] = [value * scale for value in made["samples_us"]]
+    for name in ("median_low", "median_high"):
+        made["latency_ms"][name] *= scale
+    for row in made["layers"]["rows"]:
+        row["time_ms"] *= scale
+        row["name"] += rename
+        row["op_type"] += rename
+        row["compute_unit"] += rename
+        row["source_nodes"] = [node + rename for node in row["source_nodes"]]
+    return made
+
+
+def record_profile(store: Store, folder: Path, *, name: str = "profile", project: str = "vision", scale: float = 1.0,
+                   device: str = "pi", rename: str = "") -> str:  # fmt: skip
+    """Record a profile run and return its id."""
+    client = Client(project, store)
+    made = document(scale, rename)
+    place = folder / "profile.json"
+    place.write_text(json.dumps(made))
+    model = folder / "net.onnx"
+    model.write_bytes(f"a model {scale}".encode())
+    with client.start_run(RunType.PROFILE, name, component="Profiler", provider="local", device=device) as run:
+        run.log_artifact(model, name="input")
+        run.log_artifact(place, name="output_file")
+        for metric in ("mean", "median", "p90", "min", "std"):
+            run.log_metric("latency" if metric == "mean" else f"latency_{metric}", made["latency_ms"][metric] * scale)
+        run.log_metric("peak_memory_mb", 42.5)
+        run.log_param("verdict", "stable")
+        run.log_param("verdict_reason", "the median is known to 0.5 %")
+        run.log_param("threads", 1)
+        run.log_tag("stage", "ci" if scale == 1.0 else "dev")
+    client.close()
+    return run.id
+
+
+def record_other(store: Store, folder: Path) -> dict[str, str]:
+    """Record a compile run whose model is profiled, a series, a failed run, and one with a log and a folder."""
+    client = Client("vision", store)
+    ids = {}
+    with client.start_run(RunType.COMPILE, "compile", device="pi") as run:
+        (folder / "compiled.onnx").write_bytes(b"a model 1.0")
+        run.log_artifact(folder / "compiled.onnx", name="path")
+        ids["compile"] = run.id
+    with client.start_run(RunType.CUSTOM, "train") as run:
+        for step in range(5):
+            run.log_metric("loss", 1 / (step + 1), step)
+        run.log_metric("odd", float("nan"))
+        (folder / "run.log").write_text("line one\n<script>window.hit=1</script>\n")
+        run.log_artifact(folder / "run.log", name="log")
+        (folder / "page.html").write_text("<script>window.hit=1</script>")
+        run.log_artifact(folder / "page.html", name="page")
+        inner = folder / "bundle" / "inner"
+        inner.mkdir(parents=True, exist_ok=True)
+        (inner / "a.txt").write_text("a")
+        run.log_artifact(folder / "bundle", name="folder")
+        ids["train"] = run.id
+    try:
+        with client.start_run(RunType.INFERENCE, "invoke", device="pi") as run:
+            ids["failed"] = run.id
+            raise ValueError("the board <b>fell over</b>")  # noqa: TRY301 - a failed run is wanted
+    except ValueError:
+        pass
+    client.close()
+    return ids
+
+
+def record_hostile(store: Store, folder: Path) -> list[str]:
+    """Record runs with HTML and script in every name and value there is."""
+    ids = []
+    for number, text in enumerate(HOSTILE):
+        run_id = record_profile(store, folder, name=text, project=f"evil {text}", device=text, rename=text,
+                                scale=1.0 + number)  # fmt: skip
+        ids.append(run_id)
+        client = Client(f"evil {text}", store)
+        try:
+            with client.start_run(RunType.CUSTOM, text, component=text, provider=text, device=text) as run:
+                ids.append(run.id)
+                run.log_param(text, {text: [text]})
+                for step in range(2):
+                    run.log_metric(text, step, step)
+                run.log_tag(text, text)
+                plain = folder / text.replace("/", "_")
+                plain.write_text(text)
+                run.log_artifact(plain, name=text.replace("/", "_"))
+                raise RuntimeError(text)  # noqa: TRY301 - a failed run is wanted
+        except RuntimeError:
+            pass
+        client.close()
+    return ids

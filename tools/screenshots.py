@@ -1,0 +1,111 @@
+"""Make the pictures of the page in docs/images: runs, a profile and a comparison.
+
+Nothing in them is made up: two small networks are compiled in float and INT8, profiled and invoked on this machine with
+ONNX Runtime, into a store that is thrown away. Needs what ./test installs, and Chromium:
+
+    .venv/bin/python tools/screenshots.py
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import uvicorn
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from support.models import mobilenet_v2, residual_net, save  # noqa: E402 - found by the line above
+
+from embedl_hub import page  # noqa: E402
+from embedl_hub.core import HubContext  # noqa: E402
+from embedl_hub.core.compile import ONNXRuntimeCompiler  # noqa: E402
+from embedl_hub.core.device import Device, ONNXRuntimeConfig  # noqa: E402
+from embedl_hub.core.invoke import ONNXRuntimeInvoker  # noqa: E402
+from embedl_hub.core.profile import ONNXRuntimeProfiler  # noqa: E402
+from embedl_hub.tracking import Store  # noqa: E402
+
+if TYPE_CHECKING:
+    import onnx
+    from playwright.sync_api import Page
+
+IMAGES = ROOT / "docs/images"
+PROFILED = "mobilenet_v2.compiled.onnx"
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+WIDTH = 1280
+LARGEST_BYTES = 300_000
+
+
+def record(folder: Path) -> None:
+    """Compile, profile and invoke both networks in float and INT8."""
+    here = Device("this machine", provider_type="local", provider_config=ONNXRuntimeConfig(threads=1, min_seconds=1.0))
+    networks: dict[str, tuple[onnx.ModelProto, int]] = {
+        "residual_net": (residual_net(size=64), 64),
+        "mobilenet_v2": (mobilenet_v2(), 224),
+    }
+    with HubContext("edge vision", devices=[here], home=folder / "home") as ctx:
+        for name, (network, size) in networks.items():
+            path = save(network, folder / f"{name}.onnx")
+            samples = np.random.default_rng(1).normal(size=(8, 3, size, size)).astype(np.float32)
+            for data in (None, {"x": samples}):
+                model = ONNXRuntimeCompiler(input_shape=(1, 3, size, size)).run(ctx, path, calibration_data=data)
+                ONNXRuntimeProfiler().run(ctx, model)
+                ONNXRuntimeInvoker().run(ctx, model, {"x": samples[:1]})
+
+
+def photograph(tab: Page, address: str, name: str, height: int) -> None:
+    """Keep a picture of a page, with few enough colours to be small."""
+    tab.set_viewport_size({"width": WIDTH, "height": height})
+    tab.goto(address)
+    tab.wait_for_load_state("networkidle")
+    for chart in tab.locator("figure.chart").all():
+        chart.locator(".main-svg").first.wait_for()
+    picture = Image.open(io.BytesIO(tab.screenshot()))
+    target = IMAGES / f"{name}.png"
+    picture.convert("RGB").quantize(128).save(target, optimize=True)
+    if target.stat().st_size > LARGEST_BYTES:
+        sys.exit(f"{target} has {target.stat().st_size} bytes; at most {LARGEST_BYTES} are wanted.")
+    print(f"{target.relative_to(ROOT)}: {target.stat().st_size} bytes")
+
+
+def main() -> None:
+    """Record, serve, photograph."""
+    chromium = shutil.which("chromium") or sys.exit("Chromium is needed: apt-get install chromium")
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        record(Path(name))
+        with Store(Path(name, "home")) as store, socket.create_server(("127.0.0.1", 0)) as listening:
+            server = uvicorn.Server(uvicorn.Config(page.app(lambda: store), log_level="warning", lifespan="off"))
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            thread.start()
+            try:
+                site = f"http://127.0.0.1:{listening.getsockname()[1]}"
+                profiles = [
+                    run.id for run in store.runs("type = 'PROFILE' and artifacts.input = 'mobilenet_v2.compiled.onnx'")
+                ]
+                with sync_playwright() as playwright:
+                    browser = playwright.chromium.launch(
+                        executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
+                    )
+                    tab = browser.new_page(color_scheme="light")
+                    photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)
+                    photograph(tab, f"{site}/runs/{profiles[0]}", "profile", 1180)
+                    photograph(tab, f"{site}/compare?run={profiles[1]}&run={profiles[0]}", "compare", 1120)
+                    browser.close()
+            finally:
+                server.should_exit = True
+                thread.join(30)
+
+
+if __name__ == "__main__":
+    main()
