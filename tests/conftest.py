@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: a board that is a real sshd on this machine."""
+"""Fixtures of the whole suite: a board that is a real sshd on this machine, and the TFLite converter."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from support.sshd import SSHServer
+from support.tflite import SHARED_CACHE
 
 from embedl_hub.core.device import SSHCommandRunner
+from embedl_hub.tflite.environment import CACHE_VARIABLE, need_environment
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +54,12 @@ def connect() -> Iterator[Callable[..., SSHCommandRunner]]:
     yield make
     for runner in runners:
         runner.close()
+
+
+@pytest.fixture(scope="session")
+def converter() -> Path:
+    """The folder of the converter's environment; made when it is not there yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(SHARED_CACHE))
+        need_environment()
+    return SHARED_CACHE / "converters"

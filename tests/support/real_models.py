@@ -27,6 +27,7 @@ class RealModel:
         target = place / Path(self.suffix).name
         if target.exists():
             return target
+        place.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
             [
                 sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
@@ -48,6 +49,14 @@ REAL_MODELS = {
     "digits": RealModel("qonnx", "1.0.0", "mnist-conv/model.onnx", None),
     "pitch": RealModel("swift-f0", "0.3.0", ".onnx", (1, 16000)),
     "file type": RealModel("magika", "1.0.3", "model.onnx", (1, 2048)),
+}
+
+# Two classifiers, a detector and a reader of text, each converted to TFLite as a whole.
+TFLITE_MODELS = {
+    "page orientation": REAL_MODELS["page orientation"],
+    "text direction": RealModel("rapidocr-onnxruntime", "1.4.4", "cls_infer.onnx", (1, 3, 48, 192)),
+    "detector": RealModel("ddddocr", "1.6.1", "common_det.onnx", None),
+    "text": RealModel("rapidocr-onnxruntime", "1.4.4", "rec_infer.onnx", (1, 3, 48, 320)),
 }
 
 
