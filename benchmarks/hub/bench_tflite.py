@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from report import machine, print_table
 from support.models import mobilenet_v2, save
-from support.real_models import TFLITE_MODELS, samples
+from support.real_models import TFLITE_MODELS, natural_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ def measure_networks(folder: Path, _: int, __: float) -> tuple[list[Row], dict[s
             if real.input_shape is not None:
                 fix_input_shape(model, real.input_shape)
             data = {
-                tensor.name: samples(tensor.name, tensor.shape, tensor.dtype, 16)  # type: ignore[arg-type]
+                tensor.name: natural_samples(tensor.name, tensor.shape, tensor.dtype, 32)  # type: ignore[arg-type]
                 for tensor in inputs_of(model)
             }
             store = ctx.client.store

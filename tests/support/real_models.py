@@ -77,3 +77,31 @@ def samples(name: str, shape: tuple[int, ...], dtype: str, count: int) -> np.nda
 
 
 _SETTINGS = {"fmin": 50.0, "fmax": 1000.0}
+
+
+def text_pictures(shape: tuple[int, ...], count: int) -> np.ndarray:
+    """Return pictures of words, dark on light, as the readers of text were trained on: numbers from -1 to 1."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    random = np.random.default_rng(0)
+    _, channels, height, width = shape
+    letters = list("ABCDEFGHKLMNPRSTUVWXYZ0123456789")
+    pages = []
+    for _ in range(count):
+        page = Image.new("L", (width, height), int(random.integers(200, 256)))
+        draw = ImageDraw.Draw(page)
+        size = min(32, max(12, height * 2 // 3))
+        font = ImageFont.load_default(size)
+        for top in range((height - size) // 4, height - size // 2, 2 * size):
+            words = "".join(random.choice(letters, size=max(4, width // size)))
+            draw.text((width // 20, top), words, fill=int(random.integers(0, 60)), font=font)
+        plain = np.asarray(page, np.float32) / 127.5 - 1
+        noisy = plain + random.normal(scale=0.03, size=plain.shape)
+        pages.append(np.broadcast_to(noisy, (channels, height, width)))
+    return np.stack(pages).astype(np.float32)
+
+
+def natural_samples(name: str, shape: tuple[int, ...], dtype: str, count: int) -> np.ndarray:
+    """Return samples of the kind a network of ours was trained on, as far as one can make them."""
+    is_text = name == "x" and len(shape) == 4 and dtype == "float32"
+    return text_pictures(shape, count) if is_text else samples(name, shape, dtype, count)
