@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: a board that is a real sshd on this machine, and a disk that runs full."""
+"""Fixtures of the whole suite: a board that is a real sshd, a disk that runs full, the TFLite converter."""
 
 import os
 import subprocess
@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from support.sshd import SSHServer
+from support.tflite import SHARED_CACHE
 
 from embedl_hub.core.device import SSHCommandRunner
+from embedl_hub.tflite.environment import CACHE_VARIABLE, need_environment
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -78,3 +80,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.fail(f"a small file system could not be mounted, though we are root: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def converter() -> Path:
+    """The folder of the converter's environment; made when it is not there yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(SHARED_CACHE))
+        need_environment()
+    return SHARED_CACHE / "converters"

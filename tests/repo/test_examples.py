@@ -38,14 +38,21 @@ def load(name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_blocks_run(page: Path, tmp_path: Path) -> None:
+def test_code_blocks_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """All Python blocks of a page, in order, as one program in an empty folder."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    if page.name == "use-tflite.md":
+        (cache / "converters").symlink_to(request.getfixturevalue("converter"))
     program = "\n\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
     (tmp_path / "page.py").write_text(program)
     done = subprocess.run(
         [sys.executable, "-W", "error", "page.py"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-        env={"EMBEDL_HUB_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        env={
+            "EMBEDL_HUB_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path),
+            "EMBEDL_HUB_CACHE": str(cache),
+        },
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

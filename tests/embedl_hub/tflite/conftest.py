@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from support.models import save
-from support.tflite import SHARED_CACHE, picture_net, pictures
+from support.tflite import picture_net, pictures
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import TFLiteCompiledModel, TFLiteCompiler
 from embedl_hub.core.device import Device, EmbedlLiteRTConfig, LiteRTConfig, SSHCommandRunner
-from embedl_hub.tflite.environment import CACHE_VARIABLE, need_environment
+from embedl_hub.tflite.environment import CACHE_VARIABLE
 
 QUICK: dict[str, Any] = {
     "iterations": 20,
@@ -24,15 +24,6 @@ QUICK: dict[str, Any] = {
     "threads": 1,
 }
 PROGRAM = str(Path(sys.executable).with_name("embedl-litert"))
-
-
-@pytest.fixture(scope="session")
-def converter() -> Path:
-    """The folder of the converter's environment; made when it is not there yet."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(CACHE_VARIABLE, str(SHARED_CACHE))
-        need_environment()
-    return SHARED_CACHE / "converters"
 
 
 @pytest.fixture

@@ -40,7 +40,9 @@ def test_a_profile_has_numbers_a_verdict_and_layers(
     assert result.iterations.value >= 20
     assert result.verdict in VERDICTS
     assert result.layers
-    assert sum(layer.share or 0 for layer in result.layers) == pytest.approx(1)
+    # The runtime counts whole microseconds, and some operators of so small a net take none.
+    shares = sum(layer.share or 0 for layer in result.layers)
+    assert shares == pytest.approx(1 if any(layer.time_ms for layer in result.layers) else 0)
     assert {layer.compute_unit for layer in result.layers} == {"CPU"}
     assert not [layer for layer in result.layers if "delegate" in layer.name.lower()]
 
