@@ -59,6 +59,23 @@ def _set_verbosity(ctx: click.Context, _parameter: click.Parameter, value: int) 
     return value
 
 
+class KindGroup(click.Group):
+    """Answers an unknown command with the one that was most likely meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the first word."""
+        import difflib  # noqa: PLC0415 - only after a slip
+
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close := difflib.get_close_matches(args[0], self.list_commands(ctx), 1):
+                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
+            raise
+
+
 def open_store(home: Path | None) -> Store:
     """Return the store to look at, not yet open; one that is not there is an error, not a new store."""
     from embedl_hub.tracking import Store, find_home  # noqa: PLC0415 - not every command needs one

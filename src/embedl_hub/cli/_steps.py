@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, number, pairs, table, with_verbosity, working
+from embedl_hub.cli._output import (
+    KindGroup,
+    emit,
+    home_option,
+    json_option,
+    number,
+    pairs,
+    table,
+    with_verbosity,
+    working,
+)
 from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import (
@@ -55,7 +65,7 @@ def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
         yield from _subclasses(each)
 
 
-class StepGroup(click.Group):
+class StepGroup(KindGroup):
     """One command per toolchain, made from its component when it is asked for."""
 
     def __init__(self, run_type: RunType, **settings: Any) -> None:  # noqa: ANN401 - click's own

@@ -68,7 +68,10 @@ def _read(lines: Iterable[str]) -> _Values:
 
 
 def _words(text: str) -> dict[str, Any]:
-    kind, name, value, *rest = shlex.split(text)
+    words = shlex.split(text)
+    if len(words) < 3:
+        raise ValueError("a kind, a name and a value are needed")
+    kind, name, value, *rest = words
     if len(rest) > (kind == "metric"):
         raise ValueError("too many words; put text with spaces in quotation marks")
     fact: dict[str, Any] = {"kind": kind, "name": name, "value": as_value(value) if kind == "param" else value}

@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 
 def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
     try:
-        return float(value.removesuffix("%")) / 100 if value.endswith("%") else float(value)
+        share = float(value.removesuffix("%")) / 100 if value.endswith("%") else float(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} must look like 5% or 0.05.") from None
+    if share >= 1 and not value.endswith("%"):
+        # Somebody who writes 5 means five per cent, not five hundred.
+        raise click.BadParameter(f"{value!r} would tolerate {share:.0%}; write {value}% for per cent.")
+    return share
 
 
 @click.command()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 import embedl_hub
-from embedl_hub.cli._output import JSON_WANTED, with_verbosity
+from embedl_hub.cli._output import JSON_WANTED, KindGroup, with_verbosity
 from embedl_hub.errors import HubError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def own_commands() -> dict[str, Path]:
     return {path.stem.replace("_", "-"): path for path in files if path.stem != "main"}
 
 
-class _LazyGroup(click.Group):
+class _LazyGroup(KindGroup):
     """Knows the commands by their files and imports one only when it is called or asked for help."""
 
     def invoke(self, ctx: click.Context) -> None:

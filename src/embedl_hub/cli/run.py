@@ -14,7 +14,7 @@ import click
 from embedl_hub.cli._output import emit, home_option, json_option, open_store, progress, table
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.errors import ConfigError, TrackingError
-from embedl_hub.tracking import Client, RunStatus, RunType, Store, equal, find_home, open_uplink
+from embedl_hub.tracking import Client, RunStatus, RunType, Store, check_filter, equal, find_home, open_uplink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,6 +51,8 @@ def _one_of(kind: type[RunType | RunStatus]) -> click.Choice[str]:
 
 
 def _where(where: str, **facts: str | None) -> str:
+    # Alone first: a message about a slip must show the user's own words.
+    check_filter(where)
     conditions = [equal(field, value) for field, value in facts.items() if value]
     return " and ".join([*conditions, *([f"({where})"] if where.strip() else [])])
 
@@ -76,6 +78,8 @@ def list_(  # noqa: PLR0913, PLR0917 - click's options
         if not page.runs:
             names = ", ".join(summary.name for summary in store.projects()) or "none"
             click.echo(f"No such runs in {store.home}; projects there: {names}.")
+            if unknown := store.unknown_names(where):
+                click.echo(f"No run has {', '.join(unknown)}; `run show` and `run table` show what runs have.")
             return
     extra = [column.strip() for column in columns.split(",") if column.strip()]
     if not extra and order.lstrip("-").partition(".")[0] in {"metrics", "params", "tags"}:
@@ -173,6 +177,8 @@ def archive(run_ids: tuple[str, ...], undo: bool, home: Path | None, as_json: bo
             store.archive(run_id, archived=not undo)
     if as_json:
         emit({"archived": not undo, "runs": found})
+    else:
+        click.echo(f"{'Back again' if undo else 'Put aside'}: {', '.join(found)}")
 
 
 @command.command("delete")
@@ -193,6 +199,8 @@ def delete(run_ids: tuple[str, ...], yes: bool, home: Path | None, as_json: bool
             store.delete(run.id)
     if as_json:
         emit({"deleted": [run.id for run in found]})
+    else:
+        click.echo(f"Removed: {', '.join(run.id for run in found)}")
 
 
 @command.command("bundle")
@@ -220,7 +228,7 @@ def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Pa
     if as_json:
         emit({"file": str(output), "runs": found, "contents": contents, "size_bytes": size})
     else:
-        click.echo(f"{output}: {len(found)} runs, {contents} contents, {size / 1e6:.1f} MB")
+        click.echo(f"{output}: {len(found)} runs, {contents} contents, {size / 1e6:.3g} MB")
 
 
 @command.command("import")
@@ -248,6 +256,8 @@ def report(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: b
     """Write one run, or two to six side by side, as a single HTML file that needs nothing else."""
     from embedl_hub.page import export_comparison, export_run  # noqa: PLC0415 - an extra
 
+    if output.suffix not in {".html", ".htm"}:
+        raise ConfigError(f"A report is an HTML file; name it .html, not {output.name!r}.")
     with open_store(home) as store:
         found = [store.run(run_id).id for run_id in run_ids]
         if len(found) == 1:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from embedl_hub.errors import ConfigError
 from embedl_hub.page import _charts, _words
 from embedl_hub.page._scope import Scope
 from embedl_hub.page._templates import FOLDER, templates
@@ -54,6 +55,8 @@ def write(html: str, path: str | os.PathLike[str]) -> Path:
     try:
         draft.write_bytes(html.encode("utf-8", "replace"))
         draft.replace(target)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}.") from error
     finally:
         draft.unlink(missing_ok=True)
     return target

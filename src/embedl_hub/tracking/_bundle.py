@@ -60,6 +60,8 @@ def export_bundle(
         path: The file to write; it appears when it is whole.
         progress: Told after each run how many of all are in.
     """
+    if not path.absolute().parent.is_dir():
+        raise TrackingError(f"There is no folder {path.absolute().parent} to write {path.name} into.")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     contents: set[str] = set()
     try:

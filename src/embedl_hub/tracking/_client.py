@@ -369,9 +369,10 @@ class Client:
         try:
             records = sink.records()
             if not is_detached(records):
-                why = f"is {found.status}" if has_ended(records) else "belongs to a process"
+                why = f"is {found.status}" if has_ended(records) else "belongs to the process that started it"
                 raise TrackingError(
-                    f"Run {found.id} {why}; only one that was started by itself can be logged to: embedl-hub run start"
+                    f"Run {found.id} {why}; values can be logged to a run that `embedl-hub run start` began and that "
+                    "has not been finished."
                 )
             # Another command may have written since the index was read.
             run = ActiveRun.of(self.store.run(found.id), sink, self.redactor, seq=records[-1]["seq"] + 1)

@@ -117,6 +117,17 @@ def check_filter(text: str) -> None:
     parse(text)
 
 
+def named_fields(condition: Condition) -> set[Field]:
+    """Return the parameters, metrics and tags that a filter speaks of."""
+    match condition:
+        case AllOf(parts=parts) | AnyOf(parts=parts):
+            return {field for part in parts for field in named_fields(part)}
+        case Not(part=part):
+            return named_fields(part)
+        case _:
+            return {condition.field} if condition.field.name and condition.field.group != "artifacts" else set()
+
+
 def parse_field(text: str) -> Field:
     """Return the field that a word names."""
     field = _Parser(text).only_field()
@@ -158,6 +169,8 @@ class _Parser:
             match = _TOKEN.match(text, at)
             if match is None:
                 raise self._wrong(at, "this cannot be read")
+            if (word := match.group("word")) and f"{word}s" in GROUPS and text[match.end() : match.end() + 1] == ".":
+                raise self._wrong(match.start("word"), f"the group is called {word}s: {word}s.NAME")
             kind = str(match.lastgroup)
             tokens.append(_Token(kind, match.group(kind), match.start(kind)))
             at = match.end()

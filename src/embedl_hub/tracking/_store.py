@@ -20,8 +20,9 @@ from embedl_hub.errors import TrackingError
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._database import open_database
+from embedl_hub.tracking._filter import named_fields, parse
 from embedl_hub.tracking._find import LARGEST_PAGE, Finder, Page, Query, run_columns, run_of
-from embedl_hub.tracking._migrations import MIGRATIONS
+from embedl_hub.tracking._migrations import LONGEST_INDEXED, MIGRATIONS
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus
 from embedl_hub.tracking._pool import Pool
 from embedl_hub.tracking._rows import TABLES, apply_to_run, files_of, remove_run
@@ -249,6 +250,17 @@ class Store:
         with self._reading() as connection:
             return Finder(connection, self._database.words).count(Query(where, archived=archived, projects=self._only))
 
+    def unknown_names(self, where: str) -> list[str]:
+        """Return the parameters, metrics and tags of a filter that no run has: most likely slips of the pen."""
+        unknown = []
+        with self._reading() as connection:
+            for field in sorted(named_fields(parse(where)), key=str):
+                indexed = "latest = 1" if field.group == "metrics" else f"length(value) <= {LONGEST_INDEXED}"
+                statement = f"SELECT 1 FROM {field.group[:-1]} WHERE name = ? AND {indexed} LIMIT 1"  # noqa: S608 - our own tables
+                if connection.execute(statement, (field.name,)).fetchone() is None:
+                    unknown.append(f"{field.group}.{field.name}")
+        return unknown
+
     def projects(self) -> list[ProjectSummary]:
         """Return all projects by name."""
         # One short walk of an index for each project, not one over all runs.
@@ -294,14 +306,14 @@ class Store:
         condition, names = self._in_sight("project.name")
         query = (
             f"SELECT {run_columns()} FROM {_RUN_TABLES} WHERE project.key = run.project AND {condition} "  # noqa: S608 - fixed words
-            "AND run.id >= ? AND run.id < ? ORDER BY run.id LIMIT 2"
+            "AND run.id >= ? AND run.id < ? ORDER BY run.id LIMIT 5"
         )
         with self._reading() as connection:
             values = (*names, run_id, run_id + "\U0010ffff")
             rows = connection.execute(query, values).fetchall() if run_id else []
             rows = [row for row in rows if row[1] == run_id] or rows
             if len(rows) != 1:
-                which = f"are several runs, {rows[0][1]} among them," if rows else "is no run"
+                which = f"are several runs ({', '.join(row[1] for row in rows)} ...)" if rows else "is no run"
                 raise TrackingError(
                     f"There {which} with an id starting with {run_id!r} in {self.home}; "
                     "`embedl-hub run list` shows the ids."

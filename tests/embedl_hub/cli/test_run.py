@@ -66,6 +66,31 @@ def test_runs_are_found_by_words_and_options(home: Path) -> None:
     assert "projects there: a, b" in hub(home, "run", "list", "--project", "c")
 
 
+def test_slips_are_answered_with_what_was_meant(home: Path, tmp_path: Path) -> None:
+    """A misspelt metric, group or command; a folder that is not there; a report that is no page."""
+    assert "No run has metrics.latncy;" in hub(home, "run", "list", "--where", "metrics.latncy < 5 or name = 'x'")
+    with pytest.raises(HubError, match="the group is called metrics") as caught:
+        hub(home, "run", "list", "--where", "metric.latency < 5", "--project", "a")
+    assert "(character 1 of 'metric.latency < 5')" in str(caught.value)
+    run_id = answer(home, "run", "list")["runs"][0]["id"]
+    for words, hint in {
+        ("run", "report", run_id, "-o", str(tmp_path / "no" / "x.html")): "cannot be written",
+        ("run", "report", run_id, "-o", str(tmp_path / "x.pdf")): r"name it \.html",
+        ("run", "bundle", run_id, "-o", str(tmp_path / "no" / "b.zip")): "There is no folder",
+        ("run", "show", run_id[:3]): "are several runs",
+    }.items():
+        with pytest.raises(HubError, match=hint):
+            hub(home, *words)
+    done = CliRunner().invoke(cli, ["complie"])
+    assert "Did you mean 'compile'?" in done.output
+    done = CliRunner().invoke(cli, ["compile", "onxruntime"])
+    assert "Did you mean 'onnxruntime'?" in done.output
+    done = CliRunner().invoke(cli, ["gate", "x", "--baseline", "y", "--tolerance", "5", "--home", str(home)])
+    assert "write 5% for per cent" in done.output
+    assert "Put aside" in hub(home, "run", "archive", run_id)
+    assert "Removed" in hub(home, "run", "delete", "--yes", run_id)
+
+
 def test_a_script_records_a_run(home: Path, tmp_path: Path) -> None:
     """Start, log, batch, finish, label: each a command of its own."""
     run_id = hub(home, "run", "start", "--name", "by hand", "--project", "scripts").strip()

@@ -76,6 +76,11 @@ def served_run(server: HubServer, run_id: str) -> dict[str, Any]:
     return dict(document["data"])
 
 
+def ids_served(server: HubServer) -> list[str]:
+    status, document, _ = server.ask("GET", f"/api/projects/{project_id(PROJECT)}/runs", server.key())
+    return [run["id"] for run in document["data"]["items"]] if status == 200 else []
+
+
 def waiting(home: Path) -> list[str]:
     return [path.name for path in home.glob("outbox/*/*")]
 
@@ -101,6 +106,8 @@ def test_values_are_there_before_the_run_ends(new_server: Callable[..., HubServe
         run.log_metric("loss", 1.0)
         manifest = server.home / "runs" / run.id / "manifest.jsonl"
         wait_until(lambda: manifest.exists() and b"loss" in manifest.read_bytes(), 20)
+        # The manifest is written before the index.
+        wait_until(lambda: run.id in ids_served(server), 20)
         wait_until(lambda: served_run(server, run.id)["metrics"], 20)
         assert served_run(server, run.id)["status"] == "RUNNING"
 

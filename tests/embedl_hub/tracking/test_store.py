@@ -93,7 +93,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(client: Client, store: Store)
         pass
     assert store.run(one.id[:-1]).id == one.id
     shared = one.id[: next(at for at in range(len(one.id)) if one.id[at] != two.id[at])]
-    several = f"are several runs, {one.id} among them,"
+    several = f"are several runs ({one.id}, {two.id} ...)"
     for text, which in ((shared, several), ("zzz", "is no run"), ("", "is no run"), ("%", "is no run")):
         with pytest.raises(TrackingError) as caught:
             store.run(text)

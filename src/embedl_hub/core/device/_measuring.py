@@ -39,5 +39,5 @@ class MeasuringConfig(ProviderConfig):
     def __post_init__(self) -> None:
         for name, least in (("threads", 1), ("iterations", 1), ("layer_runs", 0), ("max_seconds", 0)):
             value = getattr(self, name)
-            if value is not None and value < least:
+            if value is not None and (isinstance(value, str) or value < least):
                 raise ConfigError(f"{name} must be at least {least}, not {value!r}.")

@@ -156,7 +156,7 @@ def _check_cli_args(words: object) -> None:
 
 
 def _check_least(name: str, value: float | None, least: int) -> None:
-    if value is not None and value < least:
+    if value is not None and (isinstance(value, str) or value < least):
         raise ConfigError(f"{name} must be at least {least}, not {value!r}.")
 
 
