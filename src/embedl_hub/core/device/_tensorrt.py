@@ -155,8 +155,8 @@ def _check_cli_args(words: object) -> None:
             raise ConfigError(f"cli_args holds {word!r}, which is decided by {_OWNED[name]}.")
 
 
-def _check_least(name: str, value: float | None, least: int) -> None:
-    if value is not None and (isinstance(value, str) or value < least):
+def _check_least(name: str, value: object, least: int) -> None:
+    if value is not None and (not isinstance(value, int | float) or value < least):
         raise ConfigError(f"{name} must be at least {least}, not {value!r}.")
 
 
