@@ -8,13 +8,13 @@ The canonical form, which the exporter writes and `lower` reads:
 - Weights are an integer (or float8) initialiser with a ``DequantizeLinear``, per tensor or per channel (``axis``), or
   int4 per block (``block_size``); float weights behind Q and DQ are read as well.
 - Biases are float initialisers.
-- ``metadata_props["edgeproof.ranges"]`` is JSON, ``{tensor name: [min, max]}``, for every observed tensor, quantised or
-  not, so that lowering can add the Q that another dialect wants.
+- ``metadata_props["edgeproof.ranges"]`` is JSON, ``{tensor name: [min, max]}``, for every observed tensor, quantised
+  or not, so that lowering can add the Q that another dialect wants.
 - ``metadata_props["edgeproof.modules"]`` is JSON, ``{node name: qualified name of the module}``.
 
-Tensor and node names are kept by lowering. What a dialect cannot hold (scales of another sign, float biases, the placement
-itself) is kept in ``metadata_props["edgeproof.origin"]``, so that lowering back gives the same bits; what was given up is
-told in ``metadata_props["edgeproof.notes"]``, a JSON list of lines.
+Tensor and node names are kept by lowering. What a dialect cannot hold (scales of another sign, float biases, the
+placement itself) is kept in ``metadata_props["edgeproof.origin"]``, so that lowering back gives the same bits; what was
+given up is told in ``metadata_props["edgeproof.notes"]``, a JSON list of lines.
 """
 
 from typing import TYPE_CHECKING

@@ -26,6 +26,8 @@ class Dialect:
             runtime sees that the Relu before it does nothing.
         narrow_weights: Whether int8 weights stay within -127..127.
         integer_bias: Whether a bias is int32 behind a DQ with scale input × weight; else it is float.
+        weight_zero_point: Whether weights may have a zero point other than 0.
+        integers: Operators that can run in integers; Q/DQ in front of others is cost without gain.
         outputs: Operators whose output must carry Q for them to run in integers.
         both_sides: Operators that run in integers only with Q on all inputs and on the output.
         one_scale: Operators whose inputs and output must have one scale.
@@ -44,6 +46,8 @@ class Dialect:
     relu_at_minimum: bool
     narrow_weights: bool
     integer_bias: bool
+    integers: frozenset[str]
+    weight_zero_point: bool = False
     outputs: frozenset[str] = frozenset()
     both_sides: frozenset[str] = frozenset()
     one_scale: frozenset[str] = frozenset()
@@ -56,6 +60,7 @@ class Dialect:
     opset: int = 13
 
 
+_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _SAME_SCALE = MOVES | {"AveragePool", "Concat", "GlobalAveragePool", "Pad", "Resize"}
 _ORT_BOTH = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax"})
 
@@ -66,6 +71,7 @@ TENSORRT = Dialect(
     relu_at_minimum=False,
     narrow_weights=False,
     integer_bias=False,
+    integers=_WEIGHTED | MOVES | {"Add", "AveragePool", "Concat", "GlobalAveragePool", "Pad", "Resize"},
     both_sides=frozenset({"AveragePool", "GlobalAveragePool"}),
     one_scale=frozenset({"Concat"}),
     skip_only=True,
@@ -82,6 +88,8 @@ ONNXRUNTIME_X86 = Dialect(
     relu_at_minimum=True,
     narrow_weights=False,
     integer_bias=True,
+    integers=_ORT_BOTH | MOVES | {"Conv", "Gemm", "MatMul", "Resize"},
+    weight_zero_point=True,
     outputs=frozenset({"Conv"}),
     both_sides=_ORT_BOTH,
     types=frozenset({"int8", "uint8", "int4", "uint4", "int16", "uint16"}),
@@ -96,6 +104,8 @@ ONNXRUNTIME_ARM = Dialect(
     relu_at_minimum=True,
     narrow_weights=False,
     integer_bias=True,
+    integers=_ORT_BOTH | MOVES | {"Conv", "Gemm", "MatMul", "Resize"},
+    weight_zero_point=True,
     outputs=frozenset({"Conv"}),
     both_sides=_ORT_BOTH,
     types=ONNXRUNTIME_X86.types,
@@ -110,7 +120,8 @@ LITERT = Dialect(
     relu_at_minimum=True,
     narrow_weights=True,
     integer_bias=True,
-    outputs=frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"}),
+    integers=_WEIGHTED | _ORT_BOTH | MOVES | {"Pad", "Resize", "Tanh"},
+    outputs=_WEIGHTED,
     both_sides=_ORT_BOTH,
     one_scale=_SAME_SCALE,
     fixed=(("Softmax", 1 / 256, -128), ("Sigmoid", 1 / 256, -128), ("Tanh", 1 / 128, 0)),
@@ -125,6 +136,8 @@ OPENVINO = Dialect(
     relu_at_minimum=True,
     narrow_weights=True,
     integer_bias=False,
+    integers=_WEIGHTED | _SAME_SCALE | {"Add", "Mul"},
+    weight_zero_point=True,
     both_sides=frozenset({"Add", "Concat", "Mul"}),
     one_scale=frozenset({"Concat"}),
     types=frozenset({"int8", "uint8", "int4", "uint4", "int16", "uint16"}),
