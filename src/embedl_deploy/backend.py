@@ -38,6 +38,9 @@ class BackendWarning(UserWarning):
 class Backend:
     """The pattern classes a target wants, one list per stage of the pipeline.
 
+    Attributes:
+        symmetric_activations: The target wants zero in the middle of every range, unless the user says otherwise.
+
     Raises:
         PatternError: A pattern's phase does not fit the list it stands in.
     """
@@ -47,6 +50,7 @@ class Backend:
     fusion_patterns: Sequence[type[Pattern]] = ()
     smooth_patterns: Sequence[type[Pattern]] = ()
     quantized_patterns: Sequence[type[Pattern]] = ()
+    symmetric_activations: bool = True
 
     def __post_init__(self) -> None:
         """Check every pattern's phase against its field, and freeze the lists."""

@@ -7,6 +7,9 @@ DeployError
 ├─ TraceError                            the model could not be turned into a graph
 ├─ InputError (ValueError)               the example inputs do not fit the model
 ├─ PlanError                             no plan can be made, or a plan is used wrongly
+├─ QuantizationError (ValueError)        a choice about quantisation that cannot be met
+├─ CalibrationError                      the calibration data is missing or unusable
+├─ ExportError                           the model cannot be written as ONNX
 ├─ DialectError (ValueError)             a dialect is unknown or cannot express what a file says
 ├─ ModelFileError (ValueError)           a file is no ONNX model, or one that cannot be worked on
 └─ MissingExtraError (ImportError)       a package of an extra is not installed
@@ -19,13 +22,16 @@ from collections.abc import Iterable
 
 __all__ = [
     "BackendSelectionError",
+    "CalibrationError",
     "DeployError",
     "DialectError",
+    "ExportError",
     "InputError",
     "MissingExtraError",
     "ModelFileError",
     "PatternError",
     "PlanError",
+    "QuantizationError",
     "TraceError",
     "UnknownBackendError",
     "known",
@@ -103,3 +109,23 @@ class ModelFileError(DeployError, ValueError):
 
 class MissingExtraError(DeployError, ImportError):
     """A package of an extra is not installed."""
+
+
+class QuantizationError(DeployError, ValueError):
+    """A choice about quantisation that cannot be met."""
+
+
+class CalibrationError(DeployError):
+    """The calibration data is missing or unusable.
+
+    Attributes:
+        place: The value at which it was noticed, empty when it is about the whole run.
+    """
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class ExportError(DeployError):
+    """The model cannot be written as ONNX."""

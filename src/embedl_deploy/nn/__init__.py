@@ -9,6 +9,7 @@ from embedl_deploy.nn.attention import (
 )
 from embedl_deploy.nn.fused import (
     FusedAdaptiveAvgPool2d,
+    FusedAddReLU,
     FusedBNReLU,
     FusedConvBN,
     FusedConvBNAdd,
@@ -21,13 +22,16 @@ from embedl_deploy.nn.fused import (
     FusedLinear,
     FusedLinearReLU,
 )
+from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize
 from embedl_deploy.nn.ops import Add, Concat, MatMul, Multiply, ScaledDotProductAttention
+from embedl_deploy.nn.quantized import Mode, QuantizedConv, QuantizedLinear, QuantStub, WeightQuantizer
 
 __all__ = [
     "Add",
     "Concat",
     "DecomposedAttention",
     "FusedAdaptiveAvgPool2d",
+    "FusedAddReLU",
     "FusedAttention",
     "FusedBNReLU",
     "FusedConvBN",
@@ -42,8 +46,16 @@ __all__ = [
     "FusedLinearReLU",
     "FusedSoftmaxAttention",
     "MatMul",
+    "Mode",
     "Multiply",
+    "NumberFormat",
+    "Precision",
+    "QuantStub",
+    "QuantizedConv",
+    "QuantizedLinear",
     "ScaledDotProductAttention",
+    "WeightQuantizer",
     "WindowAttention",
+    "fake_quantize",
     "linear_of",
 ]

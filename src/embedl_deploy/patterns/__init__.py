@@ -8,10 +8,13 @@ from embedl_deploy.patterns.attention import (
     SoftmaxAttentionPattern,
 )
 from embedl_deploy.patterns.conv import (
+    CLAMPS,
     AdaptiveAvgPoolPattern,
+    AddReLUPattern,
     BNReLUPattern,
     ConvBNAddPattern,
     ConvBNAddReLUPattern,
+    ConvBNClampPattern,
     ConvBNPattern,
     ConvBNReLUPattern,
     ConvTransposeBNPattern,
@@ -31,11 +34,14 @@ from embedl_deploy.patterns.tidy import (
 )
 
 __all__ = [
+    "CLAMPS",
     "AdaptiveAvgPoolPattern",
+    "AddReLUPattern",
     "AttentionPattern",
     "BNReLUPattern",
     "ConvBNAddPattern",
     "ConvBNAddReLUPattern",
+    "ConvBNClampPattern",
     "ConvBNPattern",
     "ConvBNReLUPattern",
     "ConvTransposeBNPattern",

@@ -43,12 +43,24 @@ from embedl_deploy.patterns import (
     SoftmaxAttentionPattern,
     StemConvBNReLUMaxPoolPattern,
 )
+from embedl_deploy.tensorrt.placement import (
+    TENSORRT_QUANTIZED,
+    FloatLayerPattern,
+    QuantizedAvgPoolPattern,
+    QuantizedConcatPattern,
+    QuantizedConvAddPattern,
+    QuantizedConvPattern,
+    QuantizedConvTransposePattern,
+    QuantizedLinearPattern,
+    QuantizedMaxPoolPattern,
+)
 
 __all__ = [
     "TENSORRT",
     "TENSORRT_CONVERSIONS",
     "TENSORRT_FUSIONS",
     "TENSORRT_PATTERNS",
+    "TENSORRT_QUANTIZED",
     "AdaptiveAvgPoolPattern",
     "AttentionPattern",
     "BNReLUPattern",
@@ -61,6 +73,7 @@ __all__ = [
     "DecomposeMultiheadAttentionPattern",
     "DecomposeWindowAttentionPattern",
     "FlattenLinearToConv1x1Pattern",
+    "FloatLayerPattern",
     "FusedAdaptiveAvgPool2d",
     "FusedAttention",
     "FusedBNReLU",
@@ -80,6 +93,13 @@ __all__ = [
     "LinearReLUPattern",
     "MaskedSoftmaxAttentionPattern",
     "MeanToAdaptiveAvgPoolPattern",
+    "QuantizedAvgPoolPattern",
+    "QuantizedConcatPattern",
+    "QuantizedConvAddPattern",
+    "QuantizedConvPattern",
+    "QuantizedConvTransposePattern",
+    "QuantizedLinearPattern",
+    "QuantizedMaxPoolPattern",
     "RemoveDropoutPattern",
     "RemoveIdentityAdaptiveAvgPoolPattern",
     "RemoveIdentityPattern",
@@ -118,4 +138,9 @@ TENSORRT_FUSIONS = (
     AdaptiveAvgPoolPattern,
 )
 TENSORRT_PATTERNS = (*TENSORRT_CONVERSIONS, *TENSORRT_FUSIONS)
-TENSORRT = Backend("tensorrt", conversion_patterns=TENSORRT_CONVERSIONS, fusion_patterns=TENSORRT_FUSIONS)
+TENSORRT = Backend(
+    "tensorrt",
+    conversion_patterns=TENSORRT_CONVERSIONS,
+    fusion_patterns=TENSORRT_FUSIONS,
+    quantized_patterns=TENSORRT_QUANTIZED,
+)

@@ -1,0 +1,326 @@
+"""What a quantised network is made of: stubs on values, quantisers on weights, and the layers that hold them.
+
+A stub passes values on, shows them to an observer, or quantises and dequantises them; which of the three is its `mode`.
+Batch norm is folded into the weights before they are quantised, exactly as on export: in eval mode with one product,
+while training with the running statistics for the weights and the batch's own for the result.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize, quantized_codes
+
+__all__ = ["Mode", "QuantStub", "QuantizedConv", "QuantizedLinear", "WeightQuantizer"]
+
+Observer = Callable[["QuantStub", torch.Tensor], None]
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_SMALLEST_SCALE = 2.0**-100
+
+
+class Mode(enum.Enum):
+    """What a stub or a weight quantiser does with a value."""
+
+    FLOAT = "float"
+    QUANTIZE = "quantize"
+
+
+class QuantStub(nn.Module):
+    """A boundary between two layers, quantised or only watched.
+
+    Attributes:
+        quantizes: It carries a quantise/dequantise pair; otherwise its range is kept for targets that want one here.
+        label: The value it stands on, for messages and files.
+        bounds: The range that was found, ``(low, high)``.
+        learned: Gradient moves the scale.
+        fixed: A range that is known without data (a softmax lies in 0..1), or `None`.
+    """
+
+    scale: torch.Tensor
+    zero_point: torch.Tensor
+    bounds: torch.Tensor
+
+    def __init__(
+        self, label: str, form: NumberFormat, *, quantizes: bool, fixed: tuple[float, float] | None = None
+    ) -> None:
+        super().__init__()
+        self.label = label
+        self.form = form
+        self.quantizes = quantizes
+        self.fixed = fixed
+        self.calibrated = False
+        self.mode = Mode.FLOAT
+        self.observer: Observer | None = None
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("zero_point", torch.zeros(()))
+        self.register_buffer("bounds", torch.zeros(2))
+
+    @property
+    def learned(self) -> bool:
+        """Whether gradient moves the scale."""
+        return isinstance(self.scale, nn.Parameter)
+
+    def set_range(self, low: float, high: float) -> None:
+        """Take a range: scale and zero point follow from it and the number format."""
+        scale, zero_point = scale_of(low, high, self.form)
+        with torch.no_grad():
+            self.scale.fill_(scale)
+            self.zero_point.fill_(zero_point)
+            self.bounds.copy_(torch.tensor([low, high]))
+        self.calibrated = True
+        self.mode = Mode.QUANTIZE if self.quantizes else Mode.FLOAT
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Pass on, watch or quantise."""
+        if self.observer is not None:
+            self.observer(self, value)
+        if self.mode is Mode.FLOAT:
+            return value
+        return fake_quantize(value, self.scale.to(value.dtype), self.zero_point.to(value.dtype), self.form)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Save what is no tensor."""
+        return {"calibrated": self.calibrated, "mode": self.mode.value}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Load what is no tensor."""
+        self.calibrated = bool(state["calibrated"])
+        self.mode = Mode(state["mode"])
+
+    def extra_repr(self) -> str:
+        """Name the value, the format and the range."""
+        kind = self.form.name if self.quantizes else "watched"
+        bounds = f", range=({self.bounds[0]:.4g}, {self.bounds[1]:.4g})" if self.calibrated else ", not calibrated"
+        return f"{self.label}, {kind}{bounds}"
+
+
+def scale_of(low: float, high: float, form: NumberFormat) -> tuple[float, float]:
+    """Return scale and zero point for a range; a range of nothing gets the scale 1, never 0 and never NaN."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    if form.precision is Precision.FP8 or form.signed:
+        top = max(-low, high)
+        scale = top / form.high
+        return (scale if scale >= _SMALLEST_SCALE else 1.0), 0.0
+    scale = (high - low) / (form.high - form.low)
+    if scale < _SMALLEST_SCALE:
+        return 1.0, 0.0
+    return scale, float(min(max(round(form.low - low / scale), form.low), form.high))
+
+
+class WeightQuantizer(nn.Module):
+    """Quantises a weight symmetrically, per output channel, per tensor or per block of the input dimension.
+
+    Attributes:
+        axis: The output channel's dimension, `None` for one scale.
+        block: Elements of dimension 1 that share a scale; 0 for whole channels.
+        follows: While training, the scale follows the weight; otherwise it stays as calibrated (or is learned).
+    """
+
+    scale: torch.Tensor
+    ratio: torch.Tensor
+
+    def __init__(self, form: NumberFormat, axis: int | None, block: int = 0) -> None:
+        super().__init__()
+        self.form = form
+        self.axis = axis
+        self.block = block
+        self.follows = True
+        self.calibrated = False
+        self.mode = Mode.FLOAT
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("ratio", torch.ones(()))
+
+    @property
+    def learned(self) -> bool:
+        """Whether gradient moves the scale."""
+        return isinstance(self.scale, nn.Parameter)
+
+    def calibrate(self, weight: torch.Tensor, ratio: torch.Tensor | None = None) -> None:
+        """Take the scale from a weight; `ratio` is the part of each channel's peak that is kept."""
+        with torch.no_grad():
+            peak = self.peak(weight)
+            self.ratio = torch.ones_like(peak) if ratio is None else ratio
+            self._set_scale(self._scale_for(peak))
+        self.calibrated = True
+        self.mode = Mode.QUANTIZE
+
+    def peak(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the largest magnitude of every group of elements that shares a scale."""
+        if self.block:
+            return weight.abs().unflatten(1, (-1, self.block)).amax(2)
+        if self.axis is None:
+            return weight.abs().amax()
+        return weight.abs().amax([at for at in range(weight.ndim) if at != self.axis])
+
+    def _scale_for(self, peak: torch.Tensor) -> torch.Tensor:
+        """Scale so that the peak meets the largest code; a channel of zeros gets the scale 1."""
+        scale = peak * self.ratio / self.form.high
+        return torch.where(scale >= _SMALLEST_SCALE, scale, torch.ones_like(scale))
+
+    def _set_scale(self, scale: torch.Tensor) -> None:
+        """Keep a scale in the buffer or parameter that is there."""
+        if isinstance(self.scale, nn.Parameter):
+            self.scale.data = scale
+        else:
+            self.scale = scale
+
+    def spread(self, scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Shape scales so that they broadcast against the weight."""
+        if self.block:
+            return scale.repeat_interleave(self.block, 1)
+        if self.axis is None:
+            return scale
+        return scale.reshape([-1 if at == self.axis else 1 for at in range(weight.ndim)])
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Quantise and dequantise, or pass on."""
+        if self.mode is Mode.FLOAT:
+            return weight
+        if self.training and self.follows and not self.learned:
+            self._set_scale(self._scale_for(self.peak(weight.detach())))
+        scale = self.spread(self.scale, weight)
+        return fake_quantize(weight, scale, torch.zeros((), device=weight.device), self.form)
+
+    def codes(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the integers (or FP8 values) a runtime stores."""
+        scale = self.spread(self.scale.detach(), weight)
+        return quantized_codes(weight.detach(), scale, torch.zeros((), device=weight.device), self.form)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Save what is no tensor."""
+        return {"calibrated": self.calibrated, "mode": self.mode.value}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Load what is no tensor."""
+        self.calibrated = bool(state["calibrated"])
+        self.mode = Mode(state["mode"])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take scales of any shape: an uncalibrated quantiser does not know its own yet."""
+        for name in ("scale", "ratio"):
+            if (found := state_dict.get(prefix + name)) is not None and found.shape != getattr(self, name).shape:
+                getattr(self, name).data = torch.ones_like(found)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        """Name the format and how scales are shared."""
+        shared = f"blocks of {self.block}" if self.block else "tensor" if self.axis is None else "channel"
+        return f"{self.form.name} per {shared}"
+
+
+class QuantizedConv(nn.Module):
+    """A convolution, batch norm folded into it, on quantised weights.
+
+    Attributes:
+        output: A stub right behind the convolution, where the layer goes on with an add or an activation.
+    """
+
+    def __init__(
+        self, conv: nn.Module, bn: nn.Module | None, weight: WeightQuantizer | None, output: QuantStub | None
+    ) -> None:
+        super().__init__()
+        self.conv = conv
+        self.bn = bn
+        self.weight_quantizer = weight
+        self.output = output
+        self.training = conv.training
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the convolution is a transposed one."""
+        return isinstance(self.conv, _TRANSPOSED)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Convolve."""
+        if self.training and self.bn is not None:
+            result = self._train(value)
+        else:
+            weight, bias = self.folded()
+            result = self._convolve(value, self._rounded(weight), bias)
+        return result if self.output is None else self.output(result)
+
+    def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return weight and bias with the batch norm's running statistics folded in."""
+        conv, bn = self.conv, self.bn
+        weight: torch.Tensor = conv.weight  # type: ignore[assignment]
+        bias: torch.Tensor | None = conv.bias  # type: ignore[assignment]
+        if bn is None:
+            return weight, bias
+        factor = self._factor()
+        mean = bn.running_mean if bias is None else bn.running_mean - bias  # type: ignore[operator]
+        shift = -mean * factor if bn.bias is None else bn.bias - mean * factor  # type: ignore[operator]
+        return weight * self._spread(factor), shift
+
+    def _factor(self) -> torch.Tensor:
+        """Return what batch norm multiplies every channel with, by its running statistics."""
+        bn = self.bn
+        assert bn is not None
+        factor: torch.Tensor = torch.rsqrt(bn.running_var + bn.eps)  # type: ignore[operator, arg-type]
+        return factor if bn.weight is None else factor * bn.weight  # type: ignore[operator, unreachable]
+
+    def _spread(self, factor: torch.Tensor) -> torch.Tensor:
+        """Shape a value per output channel so that it broadcasts against the weight."""
+        weight: torch.Tensor = self.conv.weight  # type: ignore[assignment]
+        rest = [1] * (weight.ndim - 2)
+        if not self.transposed:
+            return factor.reshape(-1, 1, *rest)
+        groups: int = self.conv.groups  # type: ignore[assignment]
+        inner = factor.reshape(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
+        return inner.reshape(weight.shape[0], -1, *rest)
+
+    def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """Quantise and dequantise the weight."""
+        return weight if self.weight_quantizer is None else self.weight_quantizer(weight)
+
+    def _train(self, value: torch.Tensor) -> torch.Tensor:
+        """Convolve with the weights export will have, then normalise by the batch's own statistics."""
+        factor = self._factor()
+        # A channel that batch norm multiplies with zero cannot be divided back; it stays zero whatever its weights.
+        factor = torch.where(factor.abs() < _SMALLEST_SCALE, torch.ones_like(factor), factor)
+        weight: torch.Tensor = self.conv.weight  # type: ignore[assignment]
+        result = self._convolve(value, self._rounded(weight * self._spread(factor)), None)
+        shape = [1, -1, *[1] * (result.ndim - 2)]
+        result = result / factor.reshape(shape)
+        if self.conv.bias is not None:
+            result = result + self.conv.bias.reshape(shape)  # type: ignore[operator, call-overload]
+        assert self.bn is not None
+        normal: torch.Tensor = self.bn(result)
+        return normal
+
+    def _convolve(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Run the convolution with other weights."""
+        conv: Any = self.conv
+        if not self.transposed:
+            result: torch.Tensor = conv._conv_forward(value, weight, bias)
+            return result
+        call = {3: functional.conv_transpose1d, 4: functional.conv_transpose2d, 5: functional.conv_transpose3d}
+        found: torch.Tensor = call[weight.ndim](
+            value, weight, bias, conv.stride, conv.padding, conv.output_padding, conv.groups, conv.dilation
+        )
+        return found
+
+
+class QuantizedLinear(nn.Module):
+    """A fully connected layer on quantised weights."""
+
+    def __init__(self, linear: nn.Module, weight: WeightQuantizer | None, output: QuantStub | None = None) -> None:
+        super().__init__()
+        self.linear = linear
+        self.weight_quantizer = weight
+        self.output = output
+        self.training = linear.training
+
+    def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return weight and bias."""
+        return self.linear.weight, self.linear.bias  # type: ignore[return-value]
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Multiply and add the bias."""
+        weight, bias = self.folded()
+        weight = weight if self.weight_quantizer is None else self.weight_quantizer(weight)
+        result = functional.linear(value, weight, bias)
+        return result if self.output is None else self.output(result)
