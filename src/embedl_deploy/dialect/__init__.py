@@ -32,10 +32,23 @@ from embedl_deploy.dialect._dialects import (
 )
 
 if TYPE_CHECKING:
-    from embedl_deploy.dialect._lower import lower as lower
-    from embedl_deploy.dialect._model import notes_of as notes_of
+    from embedl_deploy.dialect._check import Contract, Verdict, check
+    from embedl_deploy.dialect._lower import lower
+    from embedl_deploy.dialect._model import notes_of
+    from embedl_deploy.dialect._relower import Relowered, relower
 
-__getattr__ = lazy(__name__, {"lower": "_lower", "notes_of": "_model"})
+__getattr__ = lazy(
+    __name__,
+    {
+        "Contract": "_check",
+        "Relowered": "_relower",
+        "Verdict": "_check",
+        "check": "_check",
+        "lower": "_lower",
+        "notes_of": "_model",
+        "relower": "_relower",
+    },
+)
 
 __all__ = [
     "DIALECTS",
@@ -44,8 +57,13 @@ __all__ = [
     "ONNXRUNTIME_X86",
     "OPENVINO",
     "TENSORRT",
+    "Contract",
     "Dialect",
+    "Relowered",
+    "Verdict",
+    "check",
     "get_dialect",
     "lower",
     "notes_of",
+    "relower",
 ]

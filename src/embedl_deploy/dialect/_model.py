@@ -525,6 +525,23 @@ def to_tensor(name: str, values: np.ndarray, kind: str) -> onnx.TensorProto:
     return numpy_helper.from_array(np.asarray(values).astype(DTYPES[kind]), name)
 
 
+def infer_shapes(parts: Parts) -> dict[str, tuple[int, ...]]:
+    """Infer the shapes of the float graph, -1 for sizes that are open."""
+    model = onnx.ModelProto()
+    model.CopyFrom(parts.model)
+    for name, weight in parts.weights.items():
+        model.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, weight.values.shape))
+    # Values of large constants play no part in shapes.
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    return {
+        value.name: tuple(
+            size.dim_value if size.HasField("dim_value") else -1 for size in value.type.tensor_type.shape.dim
+        )
+        for value in (*inferred.value_info, *inferred.input, *inferred.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
 def pack(values: np.ndarray) -> dict[str, Any]:
     """Write an array as JSON-able data, exact to the bit."""
     return {

@@ -5,8 +5,17 @@ import onnx
 from onnx import numpy_helper
 
 from embedl_deploy.dialect._dialects import MOVES, Dialect
-from embedl_deploy.dialect._model import Parts, attribute, consumers, producers, replace_nodes
-from embedl_deploy.dialect._numbers import LIMITS, Params, at_minimum, counterpart, for_range, resign, unzero
+from embedl_deploy.dialect._model import Parts, attribute, consumers, infer_shapes, producers, replace_nodes
+from embedl_deploy.dialect._numbers import (
+    LIMITS,
+    Params,
+    at_minimum,
+    counterpart,
+    for_range,
+    per_tensor,
+    resign,
+    unzero,
+)
 
 WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _TRANSPARENT = MOVES | {"Resize"}
@@ -26,10 +35,17 @@ class View:
         self.outputs = {value.name for value in parts.graph.output}
         self.constants = parts.constants()
         self.signs: dict[str, bool] = {}
+        self.shapes: dict[str, tuple[int, ...]] | None = None
 
     def is_constant(self, tensor: str) -> bool:
         """Tell whether a tensor lies in the file."""
         return tensor in self.constants or tensor in self.parts.weights
+
+    def shape(self, tensor: str) -> tuple[int, ...] | None:
+        """Return a tensor's shape with -1 for open sizes, None where it is not known."""
+        if self.shapes is None:
+            self.shapes = infer_shapes(self.parts)
+        return self.shapes.get(tensor)
 
     def data_inputs(self, node: onnx.NodeProto) -> list[int]:
         """Return the inputs that carry values from the network (not shapes, not constants)."""
@@ -463,7 +479,24 @@ def convert_formats(parts: Parts, dialect: Dialect, *, refit: bool) -> None:
         starts_at_zero = dialect.relu_at_minimum and view.is_nonnegative(tensor)
         found = _refitted(parts, tensor, params, dialect) if refit and tensor in parts.ranges else None
         found = found or _kept(params, dialect)
-        parts.params[name] = at_minimum(found) if starts_at_zero else found
+        if starts_at_zero:
+            found = _within_clip(at_minimum(found), view, tensor)
+        parts.params[name] = found
+
+
+def _within_clip(params: Params, view: View, tensor: str) -> Params:
+    """Let a format end where a Clip ends: a kernel absorbs the Clip only if no integer lies beyond it."""
+    node = view.maker.get(tensor)
+    while node is not None and node.op_type in _TRANSPARENT:
+        node = view.maker.get(node.input[0])
+    top = view.clip_bound(node, 2, "max") if node is not None and node.op_type == "Clip" else None
+    if top is None or top <= 0 or params.bounds[1] <= top:
+        return params
+    least, most = LIMITS[params.type]
+    scale = np.float32(top / (most - least))
+    while float(scale) * (most - least) > top:
+        scale = np.nextafter(scale, np.float32(0))
+    return per_tensor(float(scale), least, params.type)
 
 
 def _refitted(parts: Parts, tensor: str, params: Params, dialect: Dialect) -> Params:

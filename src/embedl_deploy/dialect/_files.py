@@ -1,0 +1,74 @@
+"""ONNX files: read with one clear error for whatever is wrong with them, written whole or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from embedl_deploy.errors import ModelFileError
+
+# Above this a file needs its weights beside it: protobuf ends at two gigabytes.
+_LARGEST = 1_900_000_000
+
+
+def load(source: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
+    """Read a model; one in memory passes through.
+
+    Raises:
+        ModelFileError: There is no file, or it is no valid ONNX model.
+    """
+    if isinstance(source, onnx.ModelProto):
+        return source
+    path = Path(source)
+    if not path.is_file():
+        raise ModelFileError(f"There is no file {str(path)!r}.", path=str(path))
+    try:
+        model = onnx.load(path)
+    except (DecodeError, ValueError, onnx.checker.ValidationError, OSError) as exc:
+        reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+        raise ModelFileError(f"{str(path)!r} cannot be read as an ONNX model: {reason}", path=str(path)) from exc
+    if not model.graph.node:
+        raise ModelFileError(f"{str(path)!r} is no ONNX model: it has no operators.", path=str(path))
+    check_graph(model, str(path))
+    return model
+
+
+def check_graph(model: onnx.ModelProto, path: str = "") -> None:
+    """Refuse a graph that breaks the rules of ONNX.
+
+    Raises:
+        ModelFileError: It breaks one.
+    """
+    if model.ByteSize() > _LARGEST:
+        return
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as exc:
+        reason = next((line.strip() for line in str(exc).splitlines() if line.strip()), "no message")
+        where = f"{path!r} is not valid" if path else "The model is not valid"
+        raise ModelFileError(f"{where}: {reason}", path=path) from exc
+
+
+def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> Path:
+    """Write a model under a name of its own first; nobody sees half a file.
+
+    Raises:
+        ModelFileError: The folder is not there or cannot be written to.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ModelFileError(
+            f"There is no folder {str(target.parent)!r} to write {target.name!r} to.", path=str(target)
+        )
+    if model.ByteSize() > _LARGEST:
+        onnx.save(model, target, save_as_external_data=True, location=f"{target.name}.data")
+        return target
+    try:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            file.write(model.SerializeToString())
+        Path(file.name).replace(target)
+    except OSError as exc:
+        raise ModelFileError(f"{str(target)!r} cannot be written: {exc.strerror}.", path=str(target)) from exc
+    return target
