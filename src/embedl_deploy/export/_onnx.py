@@ -1,7 +1,7 @@
 """Write a model as ONNX: torch's exporter, then the names, ranges and types that it cannot know, then the dialect.
 
-What torch's exporter is given are the operators of `_operators`; they become QuantizeLinear, DequantizeLinear and a marker
-that is taken out again once it has told which tensor of the file a stub stood on.
+What torch's exporter is given are the operators of `_operators`: QuantizeLinear, DequantizeLinear, and a marker that is
+taken out again once it has told which tensor of the file a stub stood on.
 """
 
 import ast
@@ -47,8 +47,8 @@ def export_onnx(
         model: What `quantize` or `transform` made.
         args: Example inputs.
         path: Where the file goes.
-        dialect: The runtime it is for (``embedl_deploy.dialect.DIALECTS``); `None` writes the canonical form, from which
-            `relower` makes any of them.
+        dialect: The runtime it is for, one of ``embedl_deploy.dialect.DIALECTS``; `None` writes the canonical form,
+            from which `relower` makes any of them.
         kwargs: Example keyword inputs.
         dynamic_batch: Leave the first dimension of every input open.
         input_names: Names of the inputs in the file.

@@ -151,7 +151,7 @@ class WeightQuantizer(nn.Module):
     def peak(self, weight: torch.Tensor) -> torch.Tensor:
         """Return the largest magnitude of every group of elements that shares a scale."""
         if self.block:
-            return weight.abs().unflatten(1, (-1, self.block)).amax(2)
+            return weight.abs().reshape(weight.shape[0], -1, self.block).amax(2)
         if self.axis is None:
             return weight.abs().amax()
         return weight.abs().amax([at for at in range(weight.ndim) if at != self.axis])
@@ -245,30 +245,29 @@ class QuantizedConv(nn.Module):
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return weight and bias with the batch norm's running statistics folded in."""
-        conv, bn = self.conv, self.bn
-        weight: torch.Tensor = conv.weight  # type: ignore[assignment]
-        bias: torch.Tensor | None = conv.bias  # type: ignore[assignment]
+        conv: Any = self.conv
+        bn: Any = self.bn
+        weight: torch.Tensor = conv.weight
         if bn is None:
-            return weight, bias
+            return weight, conv.bias
         factor = self._factor()
-        mean = bn.running_mean if bias is None else bn.running_mean - bias  # type: ignore[operator]
-        shift = -mean * factor if bn.bias is None else bn.bias - mean * factor  # type: ignore[operator]
+        mean = bn.running_mean if conv.bias is None else bn.running_mean - conv.bias
+        shift = -mean * factor if bn.bias is None else bn.bias - mean * factor
         return weight * self._spread(factor), shift
 
     def _factor(self) -> torch.Tensor:
         """Return what batch norm multiplies every channel with, by its running statistics."""
-        bn = self.bn
-        assert bn is not None
-        factor: torch.Tensor = torch.rsqrt(bn.running_var + bn.eps)  # type: ignore[operator, arg-type]
-        return factor if bn.weight is None else factor * bn.weight  # type: ignore[operator, unreachable]
+        bn: Any = self.bn
+        factor = torch.rsqrt(bn.running_var + bn.eps)
+        return factor if bn.weight is None else factor * bn.weight
 
     def _spread(self, factor: torch.Tensor) -> torch.Tensor:
         """Shape a value per output channel so that it broadcasts against the weight."""
-        weight: torch.Tensor = self.conv.weight  # type: ignore[assignment]
+        conv: Any = self.conv
+        weight, groups = conv.weight, conv.groups
         rest = [1] * (weight.ndim - 2)
         if not self.transposed:
             return factor.reshape(-1, 1, *rest)
-        groups: int = self.conv.groups  # type: ignore[assignment]
         inner = factor.reshape(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
         return inner.reshape(weight.shape[0], -1, *rest)
 
@@ -281,12 +280,12 @@ class QuantizedConv(nn.Module):
         factor = self._factor()
         # A channel that batch norm multiplies with zero cannot be divided back; it stays zero whatever its weights.
         factor = torch.where(factor.abs() < _SMALLEST_SCALE, torch.ones_like(factor), factor)
-        weight: torch.Tensor = self.conv.weight  # type: ignore[assignment]
-        result = self._convolve(value, self._rounded(weight * self._spread(factor)), None)
+        conv: Any = self.conv
+        result = self._convolve(value, self._rounded(conv.weight * self._spread(factor)), None)
         shape = [1, -1, *[1] * (result.ndim - 2)]
         result = result / factor.reshape(shape)
-        if self.conv.bias is not None:
-            result = result + self.conv.bias.reshape(shape)  # type: ignore[operator, call-overload]
+        if conv.bias is not None:
+            result = result + conv.bias.reshape(shape)
         assert self.bn is not None
         normal: torch.Tensor = self.bn(result)
         return normal

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from embedl_deploy._run import evaluating
 from embedl_deploy.errors import CalibrationError
-from embedl_deploy.nn import Mode, QuantStub
+from embedl_deploy.nn import Mode, QuantStub, WeightQuantizer
 from embedl_deploy.quantize._calibration import Calibration
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
 from embedl_deploy.quantize._histogram import Histogram
@@ -73,15 +73,16 @@ def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator
     """Let every stub show its values, with all quantisation off; put everything back afterwards."""
     stubs = dict(stubs_of(model))
     quantizers = [one.weight_quantizer for _, one in weighted_of(model) if one.weight_quantizer is not None]
-    modes = {part: part.mode for part in (*stubs.values(), *quantizers)}
+    switched: list[QuantStub | WeightQuantizer] = [*stubs.values(), *quantizers]
+    modes = [part.mode for part in switched]
     try:
-        for part in modes:
+        for part in switched:
             part.mode = Mode.FLOAT
         for name, histogram in statistics.items():
             stubs[name].observer = _observer(histogram)
         yield
     finally:
-        for part, mode in modes.items():
+        for part, mode in zip(switched, modes, strict=True):
             part.mode = mode
         for stub in stubs.values():
             stub.observer = None
@@ -99,8 +100,8 @@ def _observer(histogram: Histogram) -> Callable[[QuantStub, torch.Tensor], None]
         low, high = torch.stack(torch.aminmax(value)).tolist()
         if not (math.isfinite(low) and math.isfinite(high)):
             raise CalibrationError(
-                f"the value at '{stub.label}' is not finite in batch {histogram.batches + 1} (least {low}, largest {high}); "
-                "look for NaN or infinity in that batch, or for a layer that overflows.",
+                f"the value at '{stub.label}' is not finite in batch {histogram.batches + 1} "
+                f"(least {low}, largest {high}); look for NaN or infinity in it, or for a layer that overflows.",
                 place=stub.label,
             )
         histogram.add(value, low, high)
@@ -110,10 +111,9 @@ def _observer(histogram: Histogram) -> Callable[[QuantStub, torch.Tensor], None]
 
 def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) -> None:
     """Run every batch, saying which one does not fit."""
-    inputs = (
-        [node for node in model.graph.nodes if node.op == "placeholder"] if isinstance(model, fx.GraphModule) else []
-    )
-    total = len(batches) if hasattr(batches, "__len__") else None
+    assert isinstance(model, fx.GraphModule)
+    inputs = [node for node in model.graph.nodes if node.op == "placeholder"]
+    total = len(batches) if isinstance(batches, Sized) else None
     for number, batch in enumerate(batches, start=1):
         args, kwargs = _call(batch, len(inputs))
         try:

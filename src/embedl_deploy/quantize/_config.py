@@ -53,13 +53,11 @@ class TensorQuantConfig:
 
     def __post_init__(self) -> None:
         """Check values that no tensor could have."""
-        if not isinstance(self.precision, Precision):
-            raise QuantizationError(
-                f"precision is {self.precision!r}; it is one of {known(one.name for one in Precision)}."
-            )
-        if not isinstance(self.calibration_method, CalibrationMethod):
-            names = known(one.name for one in CalibrationMethod)
-            raise QuantizationError(f"calibration_method is {self.calibration_method!r}; it is one of {names}.")
+        for name, kind in (("precision", Precision), ("calibration_method", CalibrationMethod)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                members: list[enum.Enum] = list(kind)
+                raise QuantizationError(f"{name} is {value!r}; it is one of {known(one.name for one in members)}.")
         if not 50 < self.percentile <= 100:
             raise QuantizationError(f"percentile is {self.percentile}; it is above 50 and at most 100.")
         if self.block_size and self.block_size not in _POWERS:

@@ -1,8 +1,8 @@
 """What is kept of a tensor: a histogram that grows, merges exactly, and never needs the data again.
 
-A bin is 2^exponent wide and begins at a multiple of its width. When a larger value comes, the exponent goes up by one and
-two bins become one; as counts are integers and the borders of wide bins are borders of narrow ones, the result is the same
-to the last bit whatever the order of batches, and however the data was split and merged.
+A bin is 2^exponent wide and begins at a multiple of its width. When a larger value comes, the exponent goes up by one
+and two bins become one. As counts are integers and the borders of wide bins are borders of narrow ones, the result is
+the same to the last bit whatever the order of batches, and however the data was split and merged.
 
 Least and largest value are exact. Counts are of a sample: up to 4,096 values of each picture of a batch, evenly spread,
 chosen by position alone. That is what makes six methods cost little more than one.
@@ -148,7 +148,7 @@ def sample(value: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=4096)
 def _stride(count: int, wanted: int) -> int:
-    """Return a stride that is prime and no divisor of the count, so that it does not run in step with rows or channels."""
+    """Return a stride that is prime and no divisor of the count, so as not to run in step with rows or channels."""
     step = -(-count // wanted)
     if step <= 1:
         return 1

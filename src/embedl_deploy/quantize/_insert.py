@@ -79,7 +79,8 @@ def setup_of(model: nn.Module) -> Setup:
     found = model.meta.get(_KEY) if isinstance(model, fx.GraphModule) else None
     if not isinstance(found, Setup):
         raise QuantizationError(
-            f"this {type(model).__name__} has no quantise/dequantise pairs; call quantize(model, args, ...) or insert_qdq first."
+            f"this {type(model).__name__} has no quantise/dequantise pairs; "
+            "call quantize(model, args, ...) or insert_qdq first."
         )
     return found
 

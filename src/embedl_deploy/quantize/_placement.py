@@ -4,7 +4,7 @@ A layer's pattern says which of its points carry a pair and what must be quantis
 placed on values, one for each value however many layers read it, so that two readers never see two scales.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,11 @@ class Decision:
     pattern: str
     points: tuple[Point, ...]
     node: str
+
+    @property
+    def runs(self) -> str:
+        """The word for tables."""
+        return "quantised" if self.quantized else "float"
 
 
 @dataclass(frozen=True)
@@ -243,12 +248,12 @@ class _Planner:
                 yield Boundary(node.name, readers, quantizes=True, group=self.groups.find(node).name)
 
     def _watched(self, nodes: list[fx.Node]) -> Iterable[Boundary]:
-        """List the values that another target would want quantised: results of layers with weights, operands of sums."""
+        """List what another target would want quantised: results of layers with weights, operands of sums."""
         seen = set(self.wanted)
         for node in nodes:
             module = self.network.module_of(node)
             kind = type(module).__name__
-            values = [node] if _WATCHED.get(kind, False) else []
+            values = [node] if kind in _WATCHED else []
             if kind in _JOINTS:
                 values = [node, *self._tensors(node)]
             for value in values:
@@ -258,7 +263,10 @@ class _Planner:
 
 
 _JOINTS = frozenset({"Add", "FusedAddReLU", "Concat", "Multiply", "FusedAdaptiveAvgPool2d", "MaxPool2d"})
-_WATCHED: Mapping[str, bool] = dict.fromkeys(("FusedConvBN", "FusedConvBNReLU", "FusedConvBNReLUMaxPool", "FusedConvBNAdd", "FusedConvBNAddReLU", "FusedConvTransposeBN", "FusedConvTransposeBNReLU"), True)  # fmt: skip
+_WATCHED = frozenset({
+    "FusedConvBN", "FusedConvBNReLU", "FusedConvBNReLUMaxPool", "FusedConvBNAdd", "FusedConvBNAddReLU",
+    "FusedConvTransposeBN", "FusedConvTransposeBNReLU",
+})  # fmt: skip
 
 
 def _first_line(pattern: type[Pattern]) -> str:

@@ -32,15 +32,16 @@ def plan_qdq(
         BackendSelectionError: No backend was given and none is active.
     """
     config = config or QuantConfig()
-    patterns = _patterns(backend or get_backend())
+    backend = backend or get_backend()
+    patterns = _patterns(backend)
     network = network_of(model)
     if args is not None or kwargs is not None:
         network.example = Example(tuple(args or ()), kwargs or {})
     placement = plan_placement(network, patterns, Skip(network, config.skip))
     if not any(one.pattern for one in placement.layers):
         raise QuantizationError(
-            "no layer of this model is one the backend quantises; was it transformed with the patterns of this backend? "
-            "Call transform(model, args) with the same backend first."
+            f"no layer of this model is one the backend '{backend.name}' quantises; "
+            "call transform(model, args) with the patterns of the same backend first."
         )
     return placement
 

@@ -26,7 +26,7 @@ def best_ratio(quantizer: WeightQuantizer, weight: torch.Tensor) -> torch.Tensor
 def _sum(quantizer: WeightQuantizer, value: torch.Tensor) -> torch.Tensor:
     """Add up over every group of weights that has one scale."""
     if quantizer.block:
-        return value.unflatten(1, (-1, quantizer.block)).sum(2)
+        return value.reshape(value.shape[0], -1, quantizer.block).sum(2)
     if quantizer.axis is None:
         return value.sum()
     return value.sum([at for at in range(value.ndim) if at != quantizer.axis])
