@@ -5,6 +5,7 @@ integer reference runs them, and both are compared with the graph that ONNX Runt
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import onnx
 
@@ -12,6 +13,9 @@ from embedl_deploy.dialect._dialects import MOVES
 from embedl_deploy.dialect._model import Parts, attribute
 from embedl_deploy.dialect._numbers import LIMITS, Params
 from embedl_deploy.dialect._place import View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _UNARY = frozenset({"AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax"})
 _MOVES = MOVES | {"Resize", "DepthToSpace", "ReduceMax", "ReduceMin"}
@@ -71,23 +75,29 @@ class _Fuser:
         self.view = View(parts)
         self.signed_kernels = signed_kernels
         self.reads: dict[str, int] = {}
+        self.rules: dict[str, Callable[[onnx.NodeProto], Kernel]] = {
+            "Conv": self._conv,
+            "Gemm": self._gemm,
+            "MatMul": self._matmul,
+            "Add": self._binary,
+            "Mul": self._binary,
+            "Concat": self._concat,
+            **dict.fromkeys(_UNARY, self._unary),
+            **dict.fromkeys(_MOVES, self._move),
+        }
         for name in parts.edges.values():
             self.reads[name] = self.reads.get(name, 0) + 1
 
     def kernel(self, node: onnx.NodeProto) -> Kernel:
-        rules = {"Conv": self._conv, "Gemm": self._gemm, "MatMul": self._matmul, "Add": self._binary, "Mul": self._binary,
-                 "Concat": self._concat}  # fmt: skip
-        rule = rules.get(node.op_type)
-        if rule is None and node.op_type in _UNARY:
-            rule = self._unary
-        if rule is None and node.op_type in _MOVES:
-            rule = self._move
+        standard = node.domain in ("", "ai.onnx")
+        rule = self.rules.get(node.op_type, self._float) if standard else self._float
         try:
-            if rule is None or node.domain not in ("", "ai.onnx"):
-                raise _NotFusedError(self._foreign(node))
             return rule(node)
         except _NotFusedError as refused:
             return Kernel(node, node.op_type, False, str(refused), (), node.output[0], None)
+
+    def _float(self, node: onnx.NodeProto) -> Kernel:
+        raise _NotFusedError(self._foreign(node))
 
     def _foreign(self, node: onnx.NodeProto) -> str:
         if node.op_type in _NOTHING:
@@ -119,7 +129,7 @@ class _Fuser:
     def _signed(self, node: onnx.NodeProto, kind: str) -> None:
         if kind == "int8" and not self.signed_kernels:
             raise _NotFusedError(
-                f"{node.input[0]!r} is int8 and read more than once: x86 kernels take uint8; use dialect onnxruntime-x86"
+                f"{node.input[0]!r} is int8 with several readers: x86 kernels take uint8; use dialect onnxruntime-x86"
             )
 
     def _out(self, node: onnx.NodeProto) -> tuple[str, str | None, tuple[str, ...]]:

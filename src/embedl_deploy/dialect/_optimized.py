@@ -32,7 +32,7 @@ def optimized(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def kernels(graph: onnx.GraphProto) -> dict[str, str]:
     """Return the kernel under each node's original name."""
-    found = {}
+    found: dict[str, str] = {}
     for node in graph.node:
         found.setdefault(_SUFFIX.sub("", node.name), node.op_type)
     return found
