@@ -6,7 +6,18 @@ from embedl_deploy._extras import lazy
 
 if TYPE_CHECKING:
     from embedl_deploy.export._onnx import export_onnx as export_onnx
+    from embedl_deploy.export._verification import BoundaryRow, OutputRow, Verification
+    from embedl_deploy.export._verify import verify
 
-__getattr__ = lazy(__name__, {"export_onnx": "_onnx"})
+__getattr__ = lazy(
+    __name__,
+    {
+        "BoundaryRow": "_verification",
+        "OutputRow": "_verification",
+        "Verification": "_verification",
+        "export_onnx": "_onnx",
+        "verify": "_verify",
+    },
+)
 
-__all__ = ["export_onnx"]
+__all__ = ["BoundaryRow", "OutputRow", "Verification", "export_onnx", "verify"]

@@ -35,7 +35,7 @@ class FrozenStub(nn.Module):
         super().__init__()
         self.label = stub.label
         self.quantizes = stub.quantizes
-        self.register_buffer("scale", stub.scale.detach().clone().float())
+        self.register_buffer("scale", stub.scale.detach().abs().float())
         self.register_buffer("zero_point", stub.zero_point.detach().to(codes_type(stub.form)))
         self.training = False
 
@@ -63,7 +63,7 @@ class _Weight(nn.Module):
         if quantizer is None:
             codes, scale = weight, torch.ones(())
         else:
-            codes, scale = _codes(quantizer, weight), quantizer.scale.detach().float()
+            codes, scale = _codes(quantizer, weight), quantizer.scale.detach().abs().float()
             self.axis, self.block = self._layout(quantizer, transpose=transpose)
         if transpose:
             codes, scale = codes.t().contiguous(), scale.t().contiguous() if scale.ndim == 2 else scale

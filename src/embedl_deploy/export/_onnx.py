@@ -153,7 +153,7 @@ def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None
     _narrow(graph, frozen)
     modules = _name_nodes(graph, frozen)
     ranges = {
-        labels[stub.label]: [float(end) for end in stub.bounds]
+        labels[stub.label]: list(stub.current_bounds())
         for stub in model.modules()
         if isinstance(stub, QuantStub) and stub.calibrated and stub.label in labels
     }
@@ -163,6 +163,7 @@ def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None
             **{one.key: one.value for one in proto.metadata_props},
             "edgeproof.ranges": json.dumps(ranges),
             "edgeproof.modules": json.dumps(modules),
+            "edgeproof.labels": json.dumps(labels),
         },
     )
     keep = [one for one in proto.opset_import if one.domain != DOMAIN]

@@ -64,6 +64,12 @@ class QuantStub(nn.Module):
         """Whether gradient moves the scale."""
         return isinstance(self.scale, nn.Parameter)
 
+    def current_bounds(self) -> tuple[float, float]:
+        """Return the range that belongs to the scale as it is now: training may have moved it since calibration."""
+        low, high = self.bounds.tolist()
+        found = float(self.scale.detach().abs()) / scale_of(low, high, self.form)[0]
+        return low * found, high * found
+
     def set_range(self, low: float, high: float) -> None:
         """Take a range: scale and zero point follow from it and the number format."""
         scale, zero_point = scale_of(low, high, self.form)
@@ -78,9 +84,17 @@ class QuantStub(nn.Module):
         """Pass on, watch or quantise."""
         if self.observer is not None:
             self.observer(self, value)
-        if self.mode is Mode.FLOAT:
+        if self.mode is Mode.FLOAT or not value.is_floating_point():
             return value
-        return fake_quantize(value, self.scale.to(value.dtype), self.zero_point.to(value.dtype), self.form)
+        return self.rounded(value)
+
+    def rounded(self, value: torch.Tensor) -> torch.Tensor:
+        """Quantise and dequantise, whatever the mode."""
+        scale = self.scale
+        if self.learned:
+            # A step of the optimiser may carry a scale past zero, where the division would blow up.
+            scale = scale.abs().clamp(min=_SMALLEST_SCALE)
+        return fake_quantize(value, scale.to(value.dtype), self.zero_point.to(value.dtype), self.form)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Save what is no tensor."""
@@ -182,8 +196,12 @@ class WeightQuantizer(nn.Module):
             return weight
         if self.training and self.follows and not self.learned:
             self._set_scale(self._scale_for(self.peak(weight.detach())))
-        scale = self.spread(self.scale, weight)
-        return fake_quantize(weight, scale, torch.zeros((), device=weight.device), self.form)
+        return self.rounded(weight)
+
+    def rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """Quantise and dequantise, whatever the mode."""
+        scale = self.scale.abs().clamp(min=_SMALLEST_SCALE) if self.learned else self.scale
+        return fake_quantize(weight, self.spread(scale, weight), torch.zeros((), device=weight.device), self.form)
 
     def codes(self, weight: torch.Tensor) -> torch.Tensor:
         """Return the integers (or FP8 values) a runtime stores."""
@@ -217,6 +235,7 @@ class QuantizedConv(nn.Module):
 
     Attributes:
         output: A stub right behind the convolution, where the layer goes on with an add or an activation.
+        batch_norm_frozen: Training uses the running statistics, as eval mode does, and leaves them still.
     """
 
     def __init__(
@@ -227,6 +246,7 @@ class QuantizedConv(nn.Module):
         self.bn = bn
         self.weight_quantizer = weight
         self.output = output
+        self.batch_norm_frozen = False
         self.training = conv.training
 
     @property
@@ -236,7 +256,7 @@ class QuantizedConv(nn.Module):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Convolve."""
-        if self.training and self.bn is not None:
+        if self.training and self.bn is not None and not self.batch_norm_frozen:
             result = self._train(value)
         else:
             weight, bias = self.folded()

@@ -3,6 +3,7 @@
 from embedl_deploy.backend import Backend
 from embedl_deploy.onnxruntime.placement import (
     ONNXRUNTIME_QUANTIZED,
+    ONNXRUNTIME_SMOOTH,
     FloatLayerPattern,
     QuantizedAddPattern,
     QuantizedAvgPoolPattern,
@@ -11,6 +12,7 @@ from embedl_deploy.onnxruntime.placement import (
     QuantizedConvPattern,
     QuantizedLinearPattern,
     QuantizedMaxPoolPattern,
+    SmoothNormPattern,
 )
 from embedl_deploy.patterns import (
     AdaptiveAvgPoolPattern,
@@ -42,6 +44,7 @@ __all__ = [
     "ONNXRUNTIME_FUSIONS",
     "ONNXRUNTIME_PATTERNS",
     "ONNXRUNTIME_QUANTIZED",
+    "ONNXRUNTIME_SMOOTH",
     "FloatLayerPattern",
     "QuantizedAddPattern",
     "QuantizedAvgPoolPattern",
@@ -50,6 +53,7 @@ __all__ = [
     "QuantizedConvPattern",
     "QuantizedLinearPattern",
     "QuantizedMaxPoolPattern",
+    "SmoothNormPattern",
 ]
 
 ONNXRUNTIME_CONVERSIONS = (
@@ -82,6 +86,7 @@ ONNXRUNTIME = Backend(
     "onnxruntime",
     conversion_patterns=ONNXRUNTIME_CONVERSIONS,
     fusion_patterns=ONNXRUNTIME_FUSIONS,
+    smooth_patterns=ONNXRUNTIME_SMOOTH,
     quantized_patterns=ONNXRUNTIME_QUANTIZED,
     symmetric_activations=False,
 )

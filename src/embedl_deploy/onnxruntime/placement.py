@@ -110,6 +110,14 @@ class FloatLayerPattern(Pattern):
     )
 
 
+class SmoothNormPattern(Pattern):
+    """A normalisation whose channels may be evened out into the layers that read it."""
+
+    phase = Phase.SMOOTH
+    tree = Op(FusedLayerNorm, nn.RMSNorm, name="norm")
+
+
+ONNXRUNTIME_SMOOTH = (SmoothNormPattern,)
 ONNXRUNTIME_QUANTIZED = (
     QuantizedConvPattern,
     QuantizedConvAddPattern,

@@ -115,7 +115,7 @@ def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) ->
     inputs = [node for node in model.graph.nodes if node.op == "placeholder"]
     total = len(batches) if isinstance(batches, Sized) else None
     for number, batch in enumerate(batches, start=1):
-        args, kwargs = _call(batch, len(inputs))
+        args, kwargs = as_call(batch, len(inputs))
         try:
             model(*args, **kwargs)
         except CalibrationError:
@@ -132,7 +132,7 @@ def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) ->
         sys.stderr.write("\n")
 
 
-def _call(batch: Any, inputs: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_call(batch: Any, inputs: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword inputs of a batch; labels behind the inputs are left out."""
     if isinstance(batch, Mapping):
         return (), dict(batch)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx, nn
 
 from embedl_deploy._graph import Network
@@ -93,6 +94,15 @@ def stubs_of(model: nn.Module) -> Iterator[tuple[str, QuantStub]]:
 def weighted_of(model: nn.Module) -> Iterator[tuple[str, QuantizedConv | QuantizedLinear]]:
     """Yield the layers whose weights are, or could be, quantised."""
     return ((name, part) for name, part in model.named_modules() if isinstance(part, QuantizedConv | QuantizedLinear))
+
+
+def run_layer(
+    layer: QuantizedConv | QuantizedLinear, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Run a layer with other weights, without the stub behind it."""
+    if isinstance(layer, QuantizedConv):
+        return layer._convolve(value, weight, bias)
+    return nn.functional.linear(value, weight, bias)
 
 
 def insert_qdq(

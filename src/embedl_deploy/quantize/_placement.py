@@ -5,7 +5,7 @@ placed on values, one for each value however many layers read it, so that two re
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -73,10 +73,12 @@ class Placement:
     Attributes:
         layers: One decision per layer, in the order of the data.
         boundaries: The values that get stubs.
+        smooth: Targets of the normalisations that may be smoothed into their readers.
     """
 
     layers: tuple[Decision, ...]
     boundaries: tuple[Boundary, ...]
+    smooth: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         rows = [
@@ -125,7 +127,12 @@ class _Groups:
 def plan_placement(network: Network, patterns: Sequence[type[Pattern]], skip: Skip) -> Placement:
     """Decide for every layer and every value."""
     planner = _Planner(network, Matcher([one for one in patterns if one.phase is Phase.QUANTIZED]), skip)
-    return planner.plan()
+    smooth = Matcher([one for one in patterns if one.phase is Phase.SMOOTH]).find(network)
+    allowed = [found for found in smooth if found.pattern().check(found.match) is None]
+    return replace(
+        planner.plan(),
+        smooth=tuple(str(found.match.output.target) for found in allowed if not skip.covers_smooth(found.match.output)),
+    )
 
 
 class _Planner:

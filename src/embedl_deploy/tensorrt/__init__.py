@@ -45,6 +45,7 @@ from embedl_deploy.patterns import (
 )
 from embedl_deploy.tensorrt.placement import (
     TENSORRT_QUANTIZED,
+    TENSORRT_SMOOTH,
     FloatLayerPattern,
     QuantizedAvgPoolPattern,
     QuantizedConcatPattern,
@@ -53,6 +54,7 @@ from embedl_deploy.tensorrt.placement import (
     QuantizedConvTransposePattern,
     QuantizedLinearPattern,
     QuantizedMaxPoolPattern,
+    SmoothNormPattern,
 )
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "TENSORRT_FUSIONS",
     "TENSORRT_PATTERNS",
     "TENSORRT_QUANTIZED",
+    "TENSORRT_SMOOTH",
     "AdaptiveAvgPoolPattern",
     "AttentionPattern",
     "BNReLUPattern",
@@ -105,6 +108,7 @@ __all__ = [
     "RemoveIdentityPattern",
     "RemoveStochasticDepthPattern",
     "SigmoidMultiplyToSiLUPattern",
+    "SmoothNormPattern",
     "SoftmaxAttentionPattern",
     "StemConvBNReLUMaxPoolPattern",
 ]
@@ -142,5 +146,6 @@ TENSORRT = Backend(
     "tensorrt",
     conversion_patterns=TENSORRT_CONVERSIONS,
     fusion_patterns=TENSORRT_FUSIONS,
+    smooth_patterns=TENSORRT_SMOOTH,
     quantized_patterns=TENSORRT_QUANTIZED,
 )

@@ -122,6 +122,14 @@ class FloatLayerPattern(Pattern):
     tree = Op(FusedLayerNorm, FusedBNReLU, FusedAttention, FusedSoftmaxAttention, name="layer")
 
 
+class SmoothNormPattern(Pattern):
+    """A normalisation whose channels may be evened out into the layers that read it."""
+
+    phase = Phase.SMOOTH
+    tree = Op(FusedLayerNorm, nn.RMSNorm, name="norm")
+
+
+TENSORRT_SMOOTH = (SmoothNormPattern,)
 TENSORRT_QUANTIZED = (
     QuantizedConvPattern,
     QuantizedConvAddPattern,
