@@ -11,6 +11,7 @@ The canonical form, which the exporter writes and `lower` reads:
 - ``metadata_props["edgeproof.ranges"]`` is JSON, ``{tensor name: [min, max]}``, for every observed tensor, quantised
   or not, so that lowering can add the Q that another dialect wants.
 - ``metadata_props["edgeproof.modules"]`` is JSON, ``{node name: qualified name of the module}``.
+- ``metadata_props["edgeproof.labels"]`` is JSON, ``{label of a stub in the torch model: tensor name}``.
 
 Tensor and node names are kept by lowering. What a dialect cannot hold (scales of another sign, float biases, the
 placement itself) is kept in ``metadata_props["edgeproof.origin"]``, so that lowering back gives the same bits; what was

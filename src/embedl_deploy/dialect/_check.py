@@ -10,7 +10,7 @@ import onnx
 
 from embedl_deploy._table import table
 from embedl_deploy.dialect._build import build_tensorrt
-from embedl_deploy.dialect._dialects import ONNXRUNTIME_ARM, ONNXRUNTIME_X86, TENSORRT, Dialect, get_dialect
+from embedl_deploy.dialect._dialects import MOVES, ONNXRUNTIME_ARM, ONNXRUNTIME_X86, TENSORRT, Dialect, get_dialect
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse
 from embedl_deploy.dialect._model import MODULES, Parts, metadata, name_nodes, read
@@ -50,7 +50,9 @@ class Verdict:
         """Whether the runtime chose what was predicted, as far as is known."""
         if not self.found:
             return True
-        return self.found == self.kernel or (self.state != "integer" and not self.found.startswith(("Q", "MatMulI")))
+        # Nhwc… is the same kernel in another layout.
+        same = self.found.removeprefix("Nhwc") == self.kernel
+        return same or (self.state != "integer" and not self.found.startswith(("Q", "MatMulI")))
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _verdicts(parts: Parts, found: Iterable[Kernel], dialect: Dialect, modules: 
         state = "integer" if kernel.integer else "float"
         if kernel.integer and "breaks" in kernel.reason:
             state = "unfused"
-        if not kernel.integer and (kernel.reason.startswith("refused") or (reads and node.op_type in dialect.integers)):
+        if not kernel.integer and (kernel.reason.startswith("refused") or (reads and _could_gain(kernel, dialect))):
             state = "unfused"
         if node.op_type == "Identity":
             state = "taken"
@@ -178,6 +180,13 @@ def _verdicts(parts: Parts, found: Iterable[Kernel], dialect: Dialect, modules: 
         row = by_name[node.name]
         rows.append(row if row.operator else Verdict(**{**asdict(row), "operator": node.op_type}))
     return tuple(rows)
+
+
+def _could_gain(kernel: Kernel, dialect: Dialect) -> bool:
+    """Tell whether an operator in float behind a DQ is a loss; moving floats costs no more than moving integers."""
+    if kernel.node.op_type in MOVES:
+        return "different scales" in kernel.reason
+    return kernel.node.op_type in dialect.integers
 
 
 def _confirm_onnxruntime(model: onnx.ModelProto, rows: tuple[Verdict, ...], target: Dialect) -> Contract:

@@ -19,6 +19,7 @@ from embedl_deploy.errors import ModelFileError
 
 RANGES = "edgeproof.ranges"
 MODULES = "edgeproof.modules"
+LABELS = "edgeproof.labels"
 ORIGIN = "edgeproof.origin"
 NOTES = "edgeproof.notes"
 DIALECT = "edgeproof.dialect"
@@ -55,6 +56,7 @@ class Parts:
         params: The format of each boundary.
         edges: Which boundary a node's input reads; an edge not listed reads the float value.
         weights: Constants in integers, by the name the graph reads them under.
+        integers: The tensor that holds a boundary's integers in the file that was read.
         ranges: Observed ranges by tensor.
         notes: What was given up.
     """
@@ -64,6 +66,7 @@ class Parts:
     params: dict[str, Params] = field(default_factory=dict)
     edges: dict[Edge, str] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
+    integers: dict[str, str] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -271,7 +274,9 @@ class _Reader:
         tensor = maker.input[0]
         below = self.instead.get(tensor)
         if below is None or below[1] is None:
-            return tensor, self.parts.boundary(tensor, params)
+            boundary = self.parts.boundary(tensor, params)
+            self.parts.integers.setdefault(boundary, maker.output[0])
+            return tensor, boundary
         if self.parts.params[below[1]].same(params):
             return below[0], below[1]
         again = f"{tensor}/again"
@@ -461,6 +466,14 @@ class _Writer:
             for name in node.output:
                 nodes += before.get(name, [])
         replace_nodes(self.graph, self._without_output_identities(nodes))
+        self._drop_stale_types()
+
+    def _drop_stale_types(self) -> None:
+        """Forget noted types of constants and of tensors that are gone: a bias may be int32 now."""
+        made = {name for node in self.graph.node for name in node.output}
+        kept = [value for value in self.graph.value_info if value.name in made]
+        del self.graph.value_info[:]
+        self.graph.value_info.extend(kept)
 
     def _without_output_identities(self, nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """Let a DQ write a graph output itself where an Identity stands only for the name."""

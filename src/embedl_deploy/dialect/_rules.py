@@ -92,6 +92,8 @@ class _Rules:
         after = self.view.only_reader(last.output[0])
         if after is None or (after.name, self._index(after, last)) not in self.parts.edges:
             return ""
+        if after.op_type == "Add" and any((after.name, i) not in self.parts.edges for i in range(2)):
+            return ""  # this is the skip branch: the other operator melts with the addition
         if after.op_type in _EPILOGUE | {"Add"}:
             return f"Q/DQ between it and {after.op_type} {after.name!r} breaks their fusion"
         return ""

@@ -63,8 +63,13 @@ class IntegerModel:
             if (not kernel.integer and kernel.node.op_type != "Identity") or kernel.name in INEXACT
         )
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> IntegerRun:
+    def run(self, inputs: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray] | None = None) -> IntegerRun:
         """Run the model.
+
+        Args:
+            inputs: Arrays by input name.
+            given: Integers at boundaries, from another run. Every kernel then reads these instead of what the kernel
+                before it wrote, so that a difference shows at the kernel that makes it and nowhere else.
 
         Raises:
             InputError: An input is missing or unknown.
@@ -72,7 +77,7 @@ class IntegerModel:
         wanted = [value.name for value in self.parts.graph.input if value.name not in self._constants]
         if set(inputs) != set(wanted):
             raise InputError(f"The model wants the inputs {sorted(wanted)}, got {sorted(inputs)}.")
-        run = _Run(self, {name: np.asarray(value) for name, value in inputs.items()})
+        run = _Run(self, {name: np.asarray(value) for name, value in inputs.items()}, dict(given or {}))
         for kernel in self.kernels:
             run.do(kernel)
         outputs = {value.name: run.real[value.name] for value in self.parts.graph.output}
@@ -107,7 +112,8 @@ class IntegerModel:
 class _Run:
     """The values of one run while it goes on."""
 
-    def __init__(self, model: IntegerModel, inputs: dict[str, np.ndarray]) -> None:
+    def __init__(self, model: IntegerModel, inputs: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
+        self.given = given
         self.model = model
         self.parts = model.parts
         self.real: dict[str, np.ndarray] = {**model._constants, **inputs}
@@ -150,7 +156,7 @@ class _Run:
         params = self.parts.params[boundary]
         if boundary not in self.whole:
             self.whole[boundary] = params.quantize(self.real[self.parts.tensor_of[boundary]])
-        return self.whole[boundary], params
+        return self.given.get(boundary, self.whole[boundary]), params
 
     def _value(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
         """Return an operand as float, or None for one left out."""
