@@ -34,6 +34,7 @@ from embedl_deploy.dialect._dialects import (
 
 if TYPE_CHECKING:
     from embedl_deploy.dialect._check import Contract, Verdict, check
+    from embedl_deploy.dialect._files import input_names
     from embedl_deploy.dialect._lower import lower
     from embedl_deploy.dialect._model import notes_of
     from embedl_deploy.dialect._relower import Relowered, relower
@@ -45,6 +46,7 @@ __getattr__ = lazy(
         "Relowered": "_relower",
         "Verdict": "_check",
         "check": "_check",
+        "input_names": "_files",
         "lower": "_lower",
         "notes_of": "_model",
         "relower": "_relower",
@@ -64,6 +66,7 @@ __all__ = [
     "Verdict",
     "check",
     "get_dialect",
+    "input_names",
     "lower",
     "notes_of",
     "relower",

@@ -166,7 +166,8 @@ def _verdicts(parts: Parts, found: Iterable[Kernel], dialect: Dialect, modules: 
         state = "integer" if kernel.integer else "float"
         if kernel.integer and "breaks" in kernel.reason:
             state = "unfused"
-        if not kernel.integer and (kernel.reason.startswith("refused") or (reads and _could_gain(kernel, dialect))):
+        lost = kernel.reason.startswith("refused") or (reads and _could_gain(parts, kernel, dialect))
+        if lost and not kernel.integer:
             state = "unfused"
         if node.op_type == "Identity":
             state = "taken"
@@ -182,11 +183,21 @@ def _verdicts(parts: Parts, found: Iterable[Kernel], dialect: Dialect, modules: 
     return tuple(rows)
 
 
-def _could_gain(kernel: Kernel, dialect: Dialect) -> bool:
-    """Tell whether an operator in float behind a DQ is a loss; moving floats costs no more than moving integers."""
-    if kernel.node.op_type in MOVES:
+def _could_gain(parts: Parts, kernel: Kernel, dialect: Dialect) -> bool:
+    """Tell whether an operator in float behind a DQ is a loss.
+
+    Moving floats costs no more than moving integers, and an operator that also reads floats was not meant to be
+    quantised: its DQ belongs to the kernel before it.
+    """
+    node = kernel.node
+    if node.op_type in MOVES:
         return "different scales" in kernel.reason
-    return kernel.node.op_type in dialect.integers
+    whole = all(
+        (node.name, index) in parts.edges or name in parts.weights or name in parts.constants()
+        for index, name in enumerate(node.input)
+        if name
+    )
+    return node.op_type in dialect.integers and (whole or node.op_type in WEIGHTED)
 
 
 def _confirm_onnxruntime(model: onnx.ModelProto, rows: tuple[Verdict, ...], target: Dialect) -> Contract:

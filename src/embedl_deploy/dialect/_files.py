@@ -35,6 +35,17 @@ def load(source: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
     return model
 
 
+def input_names(source: onnx.ModelProto | str | os.PathLike[str]) -> list[str]:
+    """Return the names of a model's inputs, in order.
+
+    Raises:
+        ModelFileError: There is no file, or it is no valid ONNX model.
+    """
+    graph = load(source).graph
+    constants = {value.name for value in graph.initializer}
+    return [value.name for value in graph.input if value.name not in constants]
+
+
 def check_graph(model: onnx.ModelProto, path: str = "") -> None:
     """Refuse a graph that breaks the rules of ONNX.
 
