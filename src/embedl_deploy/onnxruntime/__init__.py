@@ -23,6 +23,7 @@ from embedl_deploy.patterns import (
     ConvBNPattern,
     ConvTransposeBNPattern,
     ConvTransposeBNReLUPattern,
+    ConvTransposeToPixelShufflePattern,
     DecomposeMultiheadAttentionPattern,
     DecomposeWindowAttentionPattern,
     LayerNormPattern,
@@ -63,6 +64,7 @@ ONNXRUNTIME_CONVERSIONS = (
     RemoveIdentityAdaptiveAvgPoolPattern,
     MeanToAdaptiveAvgPoolPattern,
     SigmoidMultiplyToSiLUPattern,
+    ConvTransposeToPixelShufflePattern,
     DecomposeMultiheadAttentionPattern,
     DecomposeWindowAttentionPattern,
 )

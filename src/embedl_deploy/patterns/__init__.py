@@ -32,6 +32,7 @@ from embedl_deploy.patterns.tidy import (
     SigmoidMultiplyToSiLUPattern,
     conv1x1_of,
 )
+from embedl_deploy.patterns.transposed import ConvTransposeToPixelShufflePattern
 
 __all__ = [
     "CLAMPS",
@@ -46,6 +47,7 @@ __all__ = [
     "ConvBNReLUPattern",
     "ConvTransposeBNPattern",
     "ConvTransposeBNReLUPattern",
+    "ConvTransposeToPixelShufflePattern",
     "DecomposeMultiheadAttentionPattern",
     "DecomposeWindowAttentionPattern",
     "FlattenLinearToConv1x1Pattern",
