@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from deploy import nets
 
 from embedl_deploy import transform
-from embedl_deploy.backend import set_backend
+from embedl_deploy.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_PATTERNS
 from embedl_deploy.quantize import collect, quantize
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def measure(name: str, device: str, batch: int, rounds: int) -> dict[str, float]
     """Measure one network."""
     pictures = nets.pictures(batch, nets.SIZES[name])
     model = nets.timed(name)
-    fused = transform(model, (pictures[:1],), verify=False).model
-    quantised = quantize(fused, (pictures[:1],), forward_loop=[(pictures[:2],)]).to(device)
+    fused = transform(model, (pictures[:1],), ONNXRUNTIME_PATTERNS, verify=False).model
+    quantised = quantize(fused, (pictures[:1],), forward_loop=[(pictures[:2],)], backend=ONNXRUNTIME).to(device)
     fused, on_device = fused.to(device).eval(), pictures.to(device)
     batches = [(on_device,)] * 4
 
@@ -103,7 +103,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()
-    set_backend("onnxruntime")
     place = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     figures: dict[str, Any] = {"device": place, "torch": torch.__version__, "batch": options.batch, "nets": {}}
     print("| net | forward, ms | calibration, ms | ratio | step, ms | QAT step, ms | ratio |")

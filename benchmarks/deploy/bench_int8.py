@@ -1,10 +1,10 @@
 """Whose INT8 file is fastest in ONNX Runtime, how far is it from float, and how much of it really runs in integers?
 
-Every candidate's file of one network is loaded in one process, on one thread, and run in turns; the least time counts,
-as a ratio to the float file. "integer" counts convolutions and linears in the graph that ONNX Runtime's optimiser
-leaves; "Q+DQ" are those left inside the graph.
+Every candidate's file of one network is loaded in one process, on one thread, and run in turns; the least CPU time
+counts, as a ratio to the float file. "integer" counts convolutions and linears in the graph that ONNX Runtime's
+optimiser leaves; "Q+DQ" are those left inside the graph.
 
-    python benchmarks/deploy/bench_int8.py [--only NET ...] [--rounds 25] [--fresh] [--json FILE]
+    python benchmarks/deploy/bench_int8.py [--only NET ...] [--rounds 60] [--fresh] [--json FILE]
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[*nets.TIMED, *nets.TOYS], default=list(nets.TIMED))
     parser.add_argument("--candidates", nargs="*", help="names; all unless told")
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--fresh", action="store_true", help="let the peers quantise again")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()

@@ -330,14 +330,11 @@ def _along(scale: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
 
 def _torchvision(name: str) -> nn.Module:
     """Build one of torchvision's networks."""
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    try:
+    if torch.version.cuda is None and not _KEPT:
         # torchvision's CUDA build registers fakes for these two; a CPU torch lacks the operators themselves.
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        pass  # another network was built before
-    else:
         _KEPT.append(library)
     import torchvision.models as zoo  # noqa: PLC0415
 

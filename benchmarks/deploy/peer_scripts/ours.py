@@ -35,7 +35,7 @@ with JOB.measured("transform"):
 with JOB.measured("quantise"):
     quantised = quantize(fused, example, config, batches)
 with JOB.measured("export"):
-    export_onnx(quantised, example, JOB.out, dialect="onnxruntime-x86")
+    export_onnx(quantised, example, JOB.out, dialect="onnxruntime-x86", dynamic_batch=dynamic, input_names=[name])
 if "judge" in JOB.options:
     with np.load(JOB.options["judge"]) as stored, torch.no_grad():
         parts = [quantised(part) for part in torch.split(torch.from_numpy(stored[name]), 100)]
