@@ -40,10 +40,12 @@ class BoundaryRow:
         kernel: The kernel that makes it.
         kernel_lsb: Largest difference, in steps, between the runtime and exact integer arithmetic on the same inputs.
         kernel_bound: What `kernel_lsb` may be: 0, or 1 where the arithmetic is not reproduced to the bit.
-        simulated_lsb: Largest difference in steps between the runtime and the simulation in torch, None if not known.
-        apart: Share of values there that are more than one step apart.
+        layer_lsb: Largest difference, in steps, between the simulation in torch and the file's operators on the values
+            that the simulation had before them; None without a simulation. It may be 1: both round.
+        simulated_lsb: Largest difference, in steps, between the runtime and the simulation after all layers before; for
+            information, because it grows with depth.
         sqnr_db: Of the runtime against the simulation, None if not known.
-        inside: Whether both lie within their bounds.
+        inside: Whether the first two lie within their bounds.
     """
 
     tensor: str
@@ -51,8 +53,8 @@ class BoundaryRow:
     kernel: str
     kernel_lsb: int
     kernel_bound: int
+    layer_lsb: float | None
     simulated_lsb: float | None
-    apart: float
     sqnr_db: float | None
     inside: bool
 
@@ -124,7 +126,7 @@ class Verification:
 
 
 _OUTPUT_HEAD = ("output", "stage", "against", "max error", "SQNR dB", "agreement")
-_BOUNDARY_HEAD = ("tensor", "module", "kernel", "kernel LSB", "bound", "simulated LSB", "apart", "SQNR dB", "")
+_BOUNDARY_HEAD = ("tensor", "module", "kernel", "kernel LSB", "bound", "layer LSB", "simulated LSB", "SQNR dB", "")
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; width: 100%; }
@@ -148,14 +150,14 @@ def _output_cells(rows: Sequence[OutputRow]) -> list[list[str]]:
 
 def _boundary_cells(rows: Sequence[BoundaryRow]) -> list[list[str]]:
     return [
-        [
-            row.tensor, row.module, row.kernel, str(row.kernel_lsb), str(row.kernel_bound),
-            "" if row.simulated_lsb is None else f"{row.simulated_lsb:.0f}",
-            "" if row.simulated_lsb is None else f"{row.apart:.2%}",
-            _decibels(row.sqnr_db), "" if row.inside else "OUTSIDE",
-        ]
+        [row.tensor, row.module, row.kernel, str(row.kernel_lsb), str(row.kernel_bound), _steps(row.layer_lsb, 2),
+         _steps(row.simulated_lsb, 0), _decibels(row.sqnr_db), "" if row.inside else "OUTSIDE"]
         for row in rows
     ]  # fmt: skip
+
+
+def _steps(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _page_table(head: Sequence[str], rows: Sequence[Sequence[str]], fine: Sequence[bool]) -> str:

@@ -83,6 +83,24 @@ class IntegerModel:
         outputs = {value.name: run.real[value.name] for value in self.parts.graph.output}
         return IntegerRun(outputs, run.whole)
 
+    def run_float(self, inputs: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the float graph, where edges with Q/DQ read given values; an edge without one reads what was computed.
+
+        Returns:
+            Every tensor that was computed, before rounding.
+        """
+        real = {**self._constants, **{name: np.asarray(value) for name, value in inputs.items()}}
+        real |= {name: weight.real for name, weight in self.parts.weights.items()}
+        for node in self.parts.graph.node:
+            values: list[np.ndarray | None] = []
+            for index, name in enumerate(node.input):
+                boundary = self.parts.edges.get((node.name, index))
+                held = given.get(self.parts.tensor_of[boundary]) if boundary is not None else None
+                values.append(held if held is not None else real[name] if name else None)
+            names = [name for name in node.output if name]
+            real.update(zip(names, self.single(node, values), strict=True))
+        return real
+
     def single(self, node: onnx.NodeProto, arrays: list[np.ndarray | None]) -> list[np.ndarray]:
         """Run one operator by ONNX Runtime."""
         key = (node.name, *(None if array is None else (array.dtype, array.ndim) for array in arrays))
