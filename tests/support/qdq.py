@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 TYPES = {"uint8": np.uint8, "int8": np.int8, "int16": np.int16, "uint16": np.uint16, "int32": np.int32}
@@ -58,30 +61,54 @@ class Graph:
         results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
         graph = helper.make_graph(self.nodes, "net", self.inputs, results, self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+        shapes = onnx.shape_inference.infer_shapes(model).graph.output
+        for value, inferred in zip(model.graph.output, shapes, strict=True):
+            value.CopyFrom(inferred if inferred.type.tensor_type.HasField("shape") else value)
         if ranges is not None:
-            import json
-
             helper.set_model_props(model, {"edgeproof.ranges": json.dumps(ranges)})
         return model
 
 
 def tensorrt_residual(*, ranges: bool = True) -> onnx.ModelProto:
     """Return a residual block as an exporter for TensorRT writes it: Q on inputs, on the skip branch, float biases."""
+    observed = _observed()
+    return _residual(observed).model("y", ranges={**observed} if ranges else None)
+
+
+@functools.cache
+def _observed() -> dict[str, list[float]]:
+    """Calibrate the residual block: run it in float and note every range."""
+    model = _residual(None).model("y")
+    names = [node.output[0] for node in model.graph.node if node.op_type != "DequantizeLinear"]
+    model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name != "y")
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found: dict[str, list[float]] = {}
+    for seed in range(20, 28):
+        feed = sample(seed)
+        values = {**dict(zip(names, session.run(names, feed), strict=True)), **feed}
+        for name, array in values.items():
+            low, high = found.get(name, [np.inf, -np.inf])
+            found[name] = [min(low, float(array.min())), max(high, float(array.max()))]
+    return found
+
+
+def _residual(observed: dict[str, list[float]] | None) -> Graph:
     net = Graph(seed=3)
-    x = net.qdq(net.input("x", [1, 8, 12, 12]), 0.02)
+
+    def pair(tensor: str) -> str:
+        return tensor if observed is None else net.qdq(tensor, max(-observed[tensor][0], observed[tensor][1]) / 127)
+
+    x = pair(net.input("x", [1, 8, 12, 12]))
     net.node("Conv", [x, net.weight("w0", (16, 8, 3, 3)), net.bias("b0", 16)], "c0", pads=[1, 1, 1, 1])
     net.node("Relu", ["c0"], "r0")
-    r0 = net.qdq("r0", 0.03)
+    r0 = pair("r0")
     net.node("Conv", [r0, net.weight("w1", (16, 16, 3, 3)), net.bias("b1", 16)], "c1", pads=[1, 1, 1, 1])
     net.node("Add", ["c1", r0], "a1")
     net.node("Relu", ["a1"], "r1")
-    r1 = net.qdq("r1", 0.05)
-    net.node("GlobalAveragePool", [r1], "p")
+    net.node("GlobalAveragePool", [pair("r1")], "p")
     net.node("Flatten", ["p"], "f")
-    net.node("Gemm", [net.qdq("f", 0.01), net.weight("w2", (10, 16)), net.bias("b2", 10)], "y", transB=1)
-    observed = {"x": [-2.5, 2.5], "c0": [-4, 3.8], "r0": [0, 3.8], "c1": [-6, 6], "a1": [-6, 6.3], "r1": [0, 6.3],
-                "p": [0, 1.2], "f": [0, 1.2], "y": [-3, 3]}  # fmt: skip
-    return net.model("y", ranges={name: [float(a), float(b)] for name, (a, b) in observed.items()} if ranges else None)
+    net.node("Gemm", [pair("f"), net.weight("w2", (10, 16)), net.bias("b2", 10)], "y", transB=1)
+    return net
 
 
 def sample(seed: int = 0, shape: tuple[int, ...] = (1, 8, 12, 12)) -> dict[str, np.ndarray]:

@@ -74,8 +74,10 @@ def _build(path: str) -> dict[str, Any]:
         return answer
     config = builder.create_builder_config()
     config.num_compute_capabilities = 1
-    # A target that every build has and that needs no GPU here.
-    config.set_compute_capability(trt.ComputeCapability.SM86, 0)
+    # Targets that need no GPU here; FP8 begins with SM89.
+    has_fp8 = any(network.get_layer(index).get_output_type(0) == trt.fp8 for index in range(network.num_layers))
+    target = trt.ComputeCapability.SM89 if has_fp8 else trt.ComputeCapability.SM86
+    config.set_compute_capability(target, 0)
     profile = builder.create_optimization_profile()
     for index in range(network.num_inputs):
         value = network.get_input(index)

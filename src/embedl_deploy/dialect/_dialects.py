@@ -61,7 +61,7 @@ class Dialect:
 
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_SAME_SCALE = MOVES | {"AveragePool", "Concat", "GlobalAveragePool", "Pad", "Resize"}
+_SAME_SCALE = MOVES | {"AveragePool", "Concat", "Pad", "Resize"}
 _ORT_BOTH = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax"})
 
 TENSORRT = Dialect(
@@ -136,7 +136,7 @@ OPENVINO = Dialect(
     relu_at_minimum=True,
     narrow_weights=True,
     integer_bias=False,
-    integers=_WEIGHTED | _SAME_SCALE | {"Add", "Mul"},
+    integers=_WEIGHTED | _SAME_SCALE | {"Add", "GlobalAveragePool", "Mul"},
     weight_zero_point=True,
     both_sides=frozenset({"Add", "Concat", "Mul"}),
     one_scale=frozenset({"Concat"}),

@@ -245,8 +245,12 @@ class _Sparse:
         return seen - {tensor}
 
     def _is_read(self, tensor: str) -> bool:
-        """Tell whether somebody reads a tensor in integers."""
-        return any((reader.name, index) in self.parts.edges for reader, index in self.view.readers.get(tensor, []))
+        """Tell whether somebody reads a tensor in integers, if only after moving it."""
+        return any(
+            (reader.name, index) in self.parts.edges
+            or (reader.op_type in _TRANSPARENT and index == 0 and self._is_read(reader.output[0]))
+            for reader, index in self.view.readers.get(tensor, [])
+        )
 
     def _both_or_neither(self, node: onnx.NodeProto) -> None:
         """An operator without weights that reads integers must write them too."""

@@ -1,8 +1,8 @@
 """`verify`: original, transformed, simulated and exported model side by side, per output and per quantised boundary.
 
 Differences grow with depth, so a limit on the output says little. Two bounds are checked at every boundary instead,
-where nothing has grown yet: the runtime's kernel against exact integer arithmetic on the integers the runtime had before
-it, and the simulation in torch against the file's operators on the values the simulation had before it.
+where nothing has grown yet: the runtime's kernel against exact integer arithmetic on the integers the runtime had
+before it, and the simulation in torch against the file's operators on the values the simulation had before it.
 """
 
 import json
