@@ -265,8 +265,9 @@ def _places(frozen: nn.Module) -> dict[str, str]:
     found = {}
     for node in frozen.graph.nodes:
         if node.op == "call_module":
-            target = str(node.target)
-            found[target] = values.get(target.removeprefix("stubs."), values[node.name])
+            # A stub belongs to the value it stands on.
+            source = node.args[0] if str(node.target).startswith("stubs.") else node
+            found[str(node.target)] = values[source.name]
     return found
 
 

@@ -90,10 +90,8 @@ class QuantStub(nn.Module):
 
     def rounded(self, value: torch.Tensor) -> torch.Tensor:
         """Quantise and dequantise, whatever the mode."""
-        scale = self.scale
-        if self.learned:
-            # A step of the optimiser may carry a scale past zero, where the division would blow up.
-            scale = scale.abs().clamp(min=_SMALLEST_SCALE)
+        # A step of the optimiser may carry a learned scale past zero, where the division would blow up.
+        scale = self.scale.abs().clamp(min=_SMALLEST_SCALE)
         return fake_quantize(value, scale.to(value.dtype), self.zero_point.to(value.dtype), self.form)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -200,12 +198,12 @@ class WeightQuantizer(nn.Module):
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
         """Quantise and dequantise, whatever the mode."""
-        scale = self.scale.abs().clamp(min=_SMALLEST_SCALE) if self.learned else self.scale
+        scale = self.scale.abs().clamp(min=_SMALLEST_SCALE)
         return fake_quantize(weight, self.spread(scale, weight), torch.zeros((), device=weight.device), self.form)
 
     def codes(self, weight: torch.Tensor) -> torch.Tensor:
         """Return the integers (or FP8 values) a runtime stores."""
-        scale = self.spread(self.scale.detach(), weight)
+        scale = self.spread(self.scale.detach().abs().clamp(min=_SMALLEST_SCALE), weight)
         return quantized_codes(weight.detach(), scale, torch.zeros((), device=weight.device), self.form)
 
     def get_extra_state(self) -> dict[str, Any]:

@@ -19,8 +19,8 @@ class CalibrationMethod(enum.Enum):
     """How a range is taken from the statistics of a tensor; every one works on the same statistics.
 
     MINMAX keeps everything. MOVING_AVERAGE_MINMAX keeps the mean, over batches, of the smallest and the largest value.
-    PERCENTILE leaves out a small part at both ends. MSE shrinks the range until the squared error is least; HISTOGRAM
-    does so for both ends separately. ENTROPY keeps the range whose distribution changes least.
+    PERCENTILE leaves out a small part at both ends. MSE cuts large magnitudes off until the squared error is least;
+    HISTOGRAM does so for both ends separately. ENTROPY keeps the range whose distribution changes least.
     """
 
     MINMAX = "min-max"

@@ -49,7 +49,8 @@ class Histogram:
     def add(self, value: torch.Tensor, low: float, high: float) -> None:
         """Take in one batch whose least and largest value are known."""
         self._widen(exponent_for(low, high))
-        index = torch.floor(sample(value).to(torch.float32) * 2.0**-self.exponent).to(torch.int64).add_(HALF)
+        # In double precision: a tiny negative value that became zero in the product would be in another bin.
+        index = torch.floor(sample(value).double() * 2.0**-self.exponent).long().add_(HALF)
         self.counts += torch.bincount(index, minlength=2 * HALF).cpu()
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.batches += 1

@@ -130,10 +130,12 @@ def insert_qdq(
     for decision in matches.layers:
         if str(nodes[decision.node].target) in dict(result.named_modules()):
             _swap(result, nodes[decision.node], decision, config.weight, form)
+    network, places = network_of(result), set[str]()
     groups = {}
     leaders: dict[str, str] = {}
     for boundary in matches.boundaries:
-        stub = QuantStub(boundary.value, form, quantizes=boundary.quantizes)
+        place = _unused(places, network.place_of(nodes[boundary.value]))
+        stub = QuantStub(place, form, quantizes=boundary.quantizes)
         name = _insert(result, nodes[boundary.value], boundary.readers, stub)
         groups[name] = leaders.setdefault(boundary.group, name)
     result.graph.lint()
@@ -142,9 +144,19 @@ def insert_qdq(
     return result
 
 
+def _unused(taken: set[str], place: str) -> str:
+    """Return the place, with a number when it is taken: a module that is called twice makes two values."""
+    name, number = place, 1
+    while name.replace(".", "_") in taken:
+        number += 1
+        name = f"{place}:{number}"
+    taken.add(name.replace(".", "_"))
+    return name
+
+
 def _insert(model: fx.GraphModule, value: fx.Node, readers: tuple[str, ...], stub: QuantStub) -> str:
     """Put a stub behind a value; return its name."""
-    name = f"stubs.{value.name}"
+    name = f"stubs.{stub.label.replace('.', '_')}"
     model.add_submodule(name, stub)
     stub.training = model.training
     users = [user for user in value.users if not readers or user.name in readers]
@@ -166,7 +178,7 @@ def _swap(
         quantizer = _conv_quantizer(layer.conv, config) if weights else None
         output = _interior(layer, decision, form)
         if isinstance(layer, FusedConvBNReLUMaxPool):
-            layer.act = nn.Sequential(layer.act, QuantStub(f"{decision.node}.act", form, quantizes=False))
+            layer.act = nn.Sequential(layer.act, QuantStub(f"{decision.place}.act", form, quantizes=False))
             output = None
         layer.conv = QuantizedConv(layer.conv, layer.bn, quantizer, output)
         layer.bn = None
@@ -179,7 +191,7 @@ def _interior(layer: nn.Module, decision: Decision, form: NumberFormat) -> Quant
     act = getattr(layer, "act", None)
     if not isinstance(layer, FusedConvBNAdd | FusedConvBNAddReLU) and (act is None or isinstance(act, CLAMPS)):
         return None
-    return QuantStub(f"{decision.node}.conv", form, quantizes=Point.OUTPUT in decision.points)
+    return QuantStub(f"{decision.place}.conv", form, quantizes=Point.OUTPUT in decision.points)
 
 
 def _conv_quantizer(conv: nn.Module, config: TensorQuantConfig) -> WeightQuantizer:

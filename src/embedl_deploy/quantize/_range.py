@@ -52,9 +52,14 @@ def _first(counts: torch.Tensor, part: float) -> int:
 
 
 def _mse(statistics: Histogram, _config: TensorQuantConfig, form: NumberFormat) -> Bounds:
-    """Shrink both ends together until the squared error is least."""
-    low, high = statistics.low, statistics.high
-    return min(((low * part, high * part) for part in _SHRINKS), key=_error_of(statistics, form))
+    """Cut large magnitudes off until the squared error is least."""
+    return min(_cuts(statistics), key=_error_of(statistics, form))
+
+
+def _cuts(statistics: Histogram) -> list[Bounds]:
+    """Return ranges cut off at smaller and smaller magnitudes: the shorter end stays until it is reached."""
+    top = max(-statistics.low, statistics.high)
+    return [(max(statistics.low, -top * part), min(statistics.high, top * part)) for part in _SHRINKS]
 
 
 def _histogram(statistics: Histogram, _config: TensorQuantConfig, form: NumberFormat) -> Bounds:
@@ -91,7 +96,6 @@ def _levels(values: torch.Tensor, bounds: Bounds, form: NumberFormat) -> torch.T
 
 def _entropy(statistics: Histogram, _config: TensorQuantConfig, form: NumberFormat) -> Bounds:
     """Keep the range for which the quantised distribution tells least apart from the clipped one."""
-    low, high = statistics.low, statistics.high
     filled = statistics.counts.nonzero().flatten()
     centres, counts = statistics.centres()[filled], statistics.counts[filled].double()
 
@@ -115,7 +119,7 @@ def _entropy(statistics: Histogram, _config: TensorQuantConfig, form: NumberForm
         total = (one[seen] * torch.log(one[seen] / other[seen])).sum()
         return float(total + (one[lost] * torch.log(one[lost] * clipped.sum())).sum())
 
-    return min(((low * part, high * part) for part in _SHRINKS), key=divergence)
+    return min(_cuts(statistics), key=divergence)
 
 
 _METHODS: dict[CalibrationMethod, Callable[[Histogram, TensorQuantConfig, NumberFormat], Bounds]] = {

@@ -40,7 +40,9 @@ def test_equal_to_onnx_runtime(name: str) -> None:
     kind, form = TYPES[name]
     zero_point = 0 if form.signed else 37
     scale = 0.0123
-    value = torch.cat([torch.randn(5000), (torch.arange(-300, 300) + 0.5) * np.float32(scale), torch.tensor([1e6, -1e6])])
+    value = torch.cat(
+        [torch.randn(5000), (torch.arange(-300, 300) + 0.5) * np.float32(scale), torch.tensor([1e6, -1e6])]
+    )
     ours = fake_quantize(value, torch.tensor(scale), torch.tensor(float(zero_point)), form)
     assert torch.equal(ours, runtime(value, scale, zero_point, kind))
 
