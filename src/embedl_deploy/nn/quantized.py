@@ -15,8 +15,6 @@ from torch.nn import functional
 
 from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize, quantized_codes
 
-__all__ = ["Mode", "QuantStub", "QuantizedConv", "QuantizedLinear", "WeightQuantizer"]
-
 Observer = Callable[["QuantStub", torch.Tensor], None]
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _SMALLEST_SCALE = 2.0**-100

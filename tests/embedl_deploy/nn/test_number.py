@@ -41,7 +41,7 @@ def test_equal_to_onnx_runtime(name: str) -> None:
     zero_point = 0 if form.signed else 37
     scale = 0.0123
     value = torch.cat(
-        [torch.randn(5000), (torch.arange(-300, 300) + 0.5) * np.float32(scale), torch.tensor([1e6, -1e6])]
+        [torch.randn(5000), (torch.arange(-300, 300) + 0.5) * torch.tensor(scale), torch.tensor([1e6, -1e6])]
     )
     ours = fake_quantize(value, torch.tensor(scale), torch.tensor(float(zero_point)), form)
     assert torch.equal(ours, runtime(value, scale, zero_point, kind))
@@ -50,7 +50,7 @@ def test_equal_to_onnx_runtime(name: str) -> None:
 def test_straight_through() -> None:
     """Gradients pass inside the range and stop outside."""
     value = torch.tensor([0.3, -0.2, 99.0], requires_grad=True)
-    fake_quantize(value, torch.tensor(0.1), torch.zeros(()), NumberFormat()).sum().backward()
+    fake_quantize(value, torch.tensor(0.1), torch.zeros(()), NumberFormat()).sum().backward()  # type: ignore[no-untyped-call]
     assert value.grad is not None
     assert value.grad.tolist() == [1.0, 1.0, 0.0]
 
@@ -59,6 +59,6 @@ def test_the_gradient_of_a_scale() -> None:
     """Inside: rounding error in steps; outside: the end code; damped by the number of values and codes."""
     scale = torch.tensor(0.1, requires_grad=True)
     value = torch.tensor([0.33, 99.0])
-    fake_quantize(value, scale, torch.zeros(()), NumberFormat()).sum().backward()
+    fake_quantize(value, scale, torch.zeros(()), NumberFormat()).sum().backward()  # type: ignore[no-untyped-call]
     assert scale.grad is not None
     assert float(scale.grad) == pytest.approx((3 - 3.3 + 127) * (2 * 127) ** -0.5, rel=1e-4)

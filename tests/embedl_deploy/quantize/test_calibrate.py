@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_the_mode_comes_back() -> None:
     """Calibration runs in eval mode: batch norm statistics stay, and train mode comes back."""
     quantized, value = inserted()
     quantized.train()
-    before = quantized.get_submodule("conv1.conv.bn").running_mean.clone()  # type: ignore[union-attr, operator]
+    before = quantized.get_submodule("conv1.conv.bn").running_mean.clone()  # type: ignore[operator]
     calibrate(quantized, [value])
     assert all(part.training for part in quantized.modules())
     assert torch.equal(quantized.get_submodule("conv1.conv.bn").running_mean, before)  # type: ignore[arg-type]
@@ -154,7 +155,7 @@ def test_a_constant_activation_and_a_channel_of_zeros() -> None:
     """A range of nothing and a channel of nothing get the scale 1, and outputs stay finite."""
     model, value = residual(TENSORRT)
     with torch.no_grad():
-        model.get_submodule("conv1.conv").weight[3] = 0  # type: ignore[operator, index]
+        model.get_submodule("conv1.conv").weight[3] = 0  # type: ignore[operator]
     quantized = quantize(model, (value,), forward_loop=[torch.zeros(2, 3, 16, 16)], backend=TENSORRT)
     stub = quantized.get_submodule("stubs.x")
     weight = quantized.get_submodule("conv1.conv.weight_quantizer")
@@ -220,8 +221,11 @@ def test_skips_that_mean_nothing() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TensorQuantConfig(precision="int8"), "precision is 'int8'; it is one of 'FP8', 'INT16'"),
-        (lambda: TensorQuantConfig(calibration_method="max"), "calibration_method is 'max'"),
+        (
+            lambda: TensorQuantConfig(precision=cast("Precision", "int8")),
+            "precision is 'int8'; it is one of 'FP8'",
+        ),
+        (lambda: TensorQuantConfig(calibration_method=cast("CalibrationMethod", "max")), "calibration_method is 'max'"),
         (lambda: TensorQuantConfig(percentile=10), "percentile is 10"),
         (lambda: TensorQuantConfig(block_size=7), "block_size is 7"),
         (lambda: QuantConfig(activation=TensorQuantConfig(per_channel=True)), "one scale per tensor"),

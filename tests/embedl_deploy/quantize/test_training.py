@@ -47,7 +47,7 @@ def step(
     for _ in range(count):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(value), target)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(float(loss.detach()))
     model.eval()
@@ -193,4 +193,4 @@ def test_plain_models_are_refused() -> None:
     """There is nothing to learn or to bake."""
     for act in (learn_ranges, freeze_weights, freeze_ranges, freeze_batch_norm):
         with pytest.raises(QuantizationError, match="call quantize"):
-            act(nn.Linear(3, 3))  # type: ignore[operator]
+            act(nn.Linear(3, 3))
