@@ -1,7 +1,6 @@
 """ONNX files: read with one clear error for whatever is wrong with them, written whole or not at all."""
 
 import os
-import tempfile
 from pathlib import Path
 
 import onnx
@@ -52,14 +51,26 @@ def check_graph(model: onnx.ModelProto, path: str = "") -> None:
     Raises:
         ModelFileError: It breaks one.
     """
+    if _has_damaged_names(model):
+        raise ModelFileError(f"{path or 'The model'!r} has names that are no text: it is damaged.", path=path)
     if model.ByteSize() > _LARGEST:
         return
     try:
         onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as exc:
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as exc:
         reason = next((line.strip() for line in str(exc).splitlines() if line.strip()), "no message")
         where = f"{path!r} is not valid" if path else "The model is not valid"
         raise ModelFileError(f"{where}: {reason}", path=path) from exc
+
+
+def _has_damaged_names(model: onnx.ModelProto) -> bool:
+    """Tell whether a name is no text: protobuf then gives bytes."""
+    names: list[object] = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
+    for node in model.graph.node:
+        names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+        names += [entry.name for entry in node.attribute]
+    values = (*model.graph.initializer, *model.graph.input, *model.graph.output, *model.graph.value_info)
+    return not all(isinstance(name, str) for name in (*names, *(value.name for value in values)))
 
 
 def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> Path:
@@ -76,10 +87,11 @@ def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> Path:
     if model.ByteSize() > _LARGEST:
         onnx.save(model, target, save_as_external_data=True, location=f"{target.name}.data")
         return target
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            file.write(model.SerializeToString())
-        Path(file.name).replace(target)
+        draft.write_bytes(model.SerializeToString())
+        draft.replace(target)
     except OSError as exc:
+        draft.unlink(missing_ok=True)
         raise ModelFileError(f"{str(target)!r} cannot be written: {exc.strerror}.", path=str(target)) from exc
     return target

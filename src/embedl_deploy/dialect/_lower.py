@@ -8,6 +8,7 @@ import onnx
 
 from embedl_deploy.dialect._constants import convert_weights, integer_biases, lacking
 from embedl_deploy.dialect._dialects import Dialect, get_dialect
+from embedl_deploy.dialect._files import check_graph
 from embedl_deploy.dialect._half import halve
 from embedl_deploy.dialect._model import DIALECT, NOTES, ORIGIN, Parts, opset_of, read, set_metadata, write
 from embedl_deploy.dialect._opset import raise_opset
@@ -86,6 +87,7 @@ def _check(model: onnx.ModelProto, target: Dialect, scales: str, float_type: str
         raise ModelFileError("The model has no operators.")
     if not opset_of(model):
         raise ModelFileError("The model names no version of the standard operators.")
+    check_graph(model)
     integer = [node.name or node.op_type for node in model.graph.node if node.op_type in _INTEGER_OPERATORS]
     if integer:
         raise ModelFileError(

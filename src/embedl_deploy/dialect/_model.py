@@ -304,14 +304,17 @@ class _Reader:
         scale = self._value(node.input[1])
         if scale is None:
             return None
-        if not np.all(np.isfinite(scale)) or np.any(scale < 0):
-            raise ModelFileError(f"The scale {node.input[1]!r} of {node.name!r} is negative or not finite.")
+        # A channel of zeros may have a scale of 0; a whole tensor may not.
+        if not np.all(np.isfinite(scale)) or np.any(scale < 0) or not np.any(scale):
+            raise ModelFileError(f"The scale {node.input[1]!r} of {node.name!r} is 0, negative or not finite.")
         kind = self._integer_type(node)
         zero = self._value(node.input[2]) if len(node.input) > 2 and node.input[2] else None
         if len(node.input) > 2 and node.input[2] and zero is None:
             return None
         if zero is None or kind not in _INTEGERS:
             zero = np.zeros(scale.shape, np.int64)
+        if zero.size != scale.size:
+            raise ModelFileError(f"{node.name!r} has {scale.size} scales and {zero.size} zero points.")
         scale, zero = scale.astype(np.float32), zero.astype(np.int64)
         block = int(attribute(node, "block_size", 0) or 0)
         if scale.size == 1 and not block:
@@ -332,8 +335,10 @@ class _Reader:
         names = [node.input[0]] if node.op_type == "DequantizeLinear" else []
         names += [node.input[2]] if len(node.input) > 2 and node.input[2] else []
         for name in names:
-            if name in self.constants:
-                number = self.constants[name].data_type
+            kind = self.constants[name].data_type if name in self.constants else number
+            if number and kind != number:
+                raise ModelFileError(f"{node.name!r} has integers of one type and a zero point of another.")
+            number = kind
         if not number and node.op_type == "DequantizeLinear":
             maker = self.maker.get(node.input[0])
             if maker is not None and maker.op_type == "QuantizeLinear":

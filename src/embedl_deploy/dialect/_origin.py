@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import numpy as np
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from embedl_deploy.dialect._model import ORIGIN, Parts, Weight, metadata, pack, unpack
 from embedl_deploy.dialect._numbers import Params
@@ -51,6 +51,7 @@ def _recalled(parts: Parts, record: dict[str, Any]) -> Parts:
         parts.notes.append("The scales were changed after this file was lowered: its origin is not used.")
         return parts
     _melt(parts, {node for node, _, _ in record["edges"]})
+    _restore_outputs(parts, record)
     nodes = {node.name for node in parts.graph.node}
     parts.tensor_of = {name: entry["tensor"] for name, entry in record["boundaries"].items()}
     parts.params = {name: _read_params(entry) for name, entry in record["boundaries"].items()}
@@ -81,6 +82,19 @@ def _melt(parts: Parts, quantized: set[str]) -> None:
         elif node.name == f"floor/{node.input[0]}":
             parts.graph.node.remove(node)
             _rename(parts, node.output[0], node.input[0])
+
+
+def _restore_outputs(parts: Parts, record: dict[str, Any]) -> None:
+    """Put the Identity back before an output that had Q/DQ, under the names it had."""
+    nodes = {node.name for node in parts.graph.node}
+    made = {name for node in parts.graph.node for name in node.output}
+    for name, _, boundary in record["edges"]:
+        output, raw = name.removeprefix("output/"), record["boundaries"][boundary]["tensor"]
+        if name != f"output/{output}" or name in nodes or output not in made or raw in made:
+            continue
+        _rename(parts, output, raw)
+        node = parts.graph.node.add()
+        node.CopyFrom(helper.make_node("Identity", [raw], [output], name=name))
 
 
 def _rename(parts: Parts, old: str, new: str) -> None:

@@ -39,7 +39,7 @@ def test_a_symmetric_format_holds_the_range_it_replaces(scale: float, zero: int)
 
 
 @given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.sampled_from(["int8", "uint8", "int16"]), st.booleans())
-def test_a_format_for_a_range_is_usable(one: float, other: float, kind: str, zero_point: bool) -> None:  # noqa: FBT001
+def test_a_format_for_a_range_is_usable(one: float, other: float, kind: str, zero_point: bool) -> None:
     """The scale is finite and positive, 0 is exact, and values within the range are at most half a step off."""
     if kind == "uint8":
         zero_point = True
