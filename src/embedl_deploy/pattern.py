@@ -81,6 +81,7 @@ class Point(enum.Enum):
     RESIDUAL_INPUT = "residual input"
     OUTPUT = "output"
     WEIGHT = "weight"
+    PRODUCT = "matrix products"
 
 
 class When(enum.Enum):

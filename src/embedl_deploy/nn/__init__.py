@@ -24,7 +24,14 @@ from embedl_deploy.nn.fused import (
 )
 from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize
 from embedl_deploy.nn.ops import Add, Concat, MatMul, Multiply, ScaledDotProductAttention
-from embedl_deploy.nn.quantized import Mode, QuantizedConv, QuantizedLinear, QuantStub, WeightQuantizer
+from embedl_deploy.nn.quantized import (
+    Mode,
+    QuantizedAttention,
+    QuantizedConv,
+    QuantizedLinear,
+    QuantStub,
+    WeightQuantizer,
+)
 
 __all__ = [
     "Add",
@@ -51,6 +58,7 @@ __all__ = [
     "NumberFormat",
     "Precision",
     "QuantStub",
+    "QuantizedAttention",
     "QuantizedConv",
     "QuantizedLinear",
     "ScaledDotProductAttention",

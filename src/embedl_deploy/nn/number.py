@@ -67,7 +67,7 @@ def quantized_codes(
     rounded = torch.round(value / scale)
     if form.signed:
         return rounded.clamp(form.low, form.high)
-    return torch.minimum(torch.maximum(rounded, form.low - zero_point), form.high - zero_point)
+    return torch.clamp(rounded, form.low - zero_point, form.high - zero_point)
 
 
 class _Fake(torch.autograd.Function):
@@ -101,11 +101,24 @@ class _Fake(torch.autograd.Function):
         return grad * inside, scale_grad, None, None
 
 
+def _has_one_kernel(value: torch.Tensor, scale: torch.Tensor, form: NumberFormat) -> bool:
+    """Say whether torch has one kernel for the step: on a GPU seven of them in a row would be most of a training step.
+
+    It multiplies by 1/scale, so that a value on the edge of a rounding may fall to the other side. Training does not
+    mind; eval mode and export never use it. A compiler makes one kernel of ours by itself.
+    """
+    plain = scale.ndim == 0 and not scale.requires_grad and form.precision is not Precision.FP8
+    return value.is_cuda and plain and not torch.compiler.is_compiling()
+
+
 def fake_quantize(
     value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
 ) -> torch.Tensor:
     """Quantise and dequantise; `scale` and `zero_point` broadcast against `value`."""
     if torch.is_grad_enabled() and (value.requires_grad or scale.requires_grad):
+        if _has_one_kernel(value, scale, form):
+            point = zero_point.to(torch.int32)
+            return torch.fake_quantize_per_tensor_affine(value, scale, point, int(form.low), int(form.high))
         result: torch.Tensor = _Fake.apply(value, scale, zero_point, form)  # type: ignore[no-untyped-call]
         return result
     return quantized_codes(value, scale, zero_point, form) * scale

@@ -339,3 +339,28 @@ class QuantizedLinear(nn.Module):
         weight = weight if self.weight_quantizer is None else self.weight_quantizer(weight)
         result = functional.linear(value, weight, bias)
         return result if self.output is None else self.output(result)
+
+
+class QuantizedAttention(nn.Module):
+    """Scaled dot-product attention with a pair right before each operand of both matrix products.
+
+    The scale is applied to the query and the key is transposed before their pairs, so that each pair stands right before
+    its product. A softmax lies in 0..1, so its pair needs no data.
+    """
+
+    def __init__(self, attention: nn.Module, form: NumberFormat, label: str) -> None:
+        super().__init__()
+        self.attention = attention
+        self.query = QuantStub(f"{label}.query", form, quantizes=True)
+        self.key = QuantStub(f"{label}.key", form, quantizes=True)
+        self.value = QuantStub(f"{label}.value", form, quantizes=True)
+        self.weights = QuantStub(f"{label}.weights", form, quantizes=True, fixed=(0.0, 1.0))
+        for part in self.modules():
+            part.training = attention.training
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Attend."""
+        given: Any = self.attention.scale
+        scale = query.shape[-1] ** -0.5 if given is None else given
+        scores = torch.matmul(self.query(query * scale), self.key(key.transpose(-2, -1)))
+        return torch.matmul(self.weights(torch.softmax(scores, -1)), self.value(value))

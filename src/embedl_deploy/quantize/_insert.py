@@ -11,6 +11,7 @@ from torch import fx, nn
 from embedl_deploy._graph import Network
 from embedl_deploy.errors import QuantizationError
 from embedl_deploy.nn import (
+    FusedAttention,
     FusedConvBN,
     FusedConvBNAdd,
     FusedConvBNAddReLU,
@@ -18,6 +19,7 @@ from embedl_deploy.nn import (
     FusedConvBNReLUMaxPool,
     FusedLinear,
     FusedLinearReLU,
+    QuantizedAttention,
     QuantizedConv,
     QuantizedLinear,
     QuantStub,
@@ -182,6 +184,9 @@ def _swap(
             output = None
         layer.conv = QuantizedConv(layer.conv, layer.bn, quantizer, output)
         layer.bn = None
+    elif isinstance(layer, FusedAttention) and Point.PRODUCT in decision.points:
+        if not isinstance(layer.attention, QuantizedAttention):
+            layer.attention = QuantizedAttention(layer.attention, form, decision.place)
     elif isinstance(layer, LINEAR) and not isinstance(layer.linear, QuantizedLinear) and weights:
         layer.linear = QuantizedLinear(layer.linear, _linear_quantizer(layer.linear, config))
 

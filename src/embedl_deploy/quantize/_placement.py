@@ -166,8 +166,10 @@ class _Planner:
         reasons: list[tuple[type[Pattern], str]] = []
         for found in self.matcher.find_at(self.network, node):
             refusal = found.pattern().check(found.match)
-            if refusal is None:
+            if refusal is None and (found.pattern.qdq_points or not reasons):
                 return found.pattern, ""
+            if refusal is None:
+                break
             reasons.append((found.pattern, refusal.reason))
         return reasons[0] if reasons else (None, "")
 

@@ -30,6 +30,7 @@ from embedl_deploy.nn import (
 from embedl_deploy.pattern import Match, Op, Pattern, Phase, Point, Refusal, When
 
 _SMALL = 16
+_LONG = 512
 
 
 class QuantizedConvPattern(Pattern):
@@ -113,6 +114,29 @@ class QuantizedMaxPoolPattern(Pattern):
     qdq_points = (Point.INPUT,)
     qdq_when = When.OUTPUT
     one_scale = True
+
+
+class QuantizedAttentionPattern(Pattern):
+    """Both operands of both matrix products of an attention, each right before its product.
+
+    Not in the default set: it costs accuracy, and whether it pays depends on the device. Put it in front of
+    `TENSORRT_QUANTIZED` in a backend of your own to have it.
+    """
+
+    phase = Phase.QUANTIZED
+    tree = Op(FusedAttention, name="layer")
+    qdq_points = (Point.PRODUCT,)
+    needs_shapes = True
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse what TensorRT does not fuse in int8: masks, long sequences, odd heads."""
+        attention: Any = match.module("layer").attention
+        if len(match.inputs) > 3 or attention.causal or attention.grouped:
+            return Refusal("a masked or grouped attention is not fused in int8")
+        shape = match.shape(match.inputs[0])
+        if shape is None or shape[-2] > _LONG:
+            return Refusal(f"a sequence of more than {_LONG} is not fused in int8")
+        return None
 
 
 class FloatLayerPattern(Pattern):

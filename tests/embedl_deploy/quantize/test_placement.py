@@ -1,8 +1,10 @@
 """Where pairs go, per backend, and the rule behind every decision."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from support.quantized_nets import Mixer, residual
+from support.quantized_nets import Mixer, ratio_db, residual
 from torch import fx, nn
 
 from embedl_deploy import transform
@@ -10,8 +12,8 @@ from embedl_deploy.backend import Backend
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.pattern import Point
-from embedl_deploy.quantize import ModulesToSkip, Placement, QuantConfig, insert_qdq, plan_qdq
-from embedl_deploy.tensorrt import TENSORRT
+from embedl_deploy.quantize import ModulesToSkip, Placement, QuantConfig, insert_qdq, plan_qdq, quantize, report_of
+from embedl_deploy.tensorrt import TENSORRT, QuantizedAttentionPattern
 
 
 def plan(model: nn.Module, value: torch.Tensor, backend: Backend) -> Placement:
@@ -155,3 +157,35 @@ def test_the_original_is_not_changed() -> None:
         for one in quantized.parameters():
             one.zero_()
     assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+
+
+class Attend(nn.Module):
+    """Self-attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend."""
+        out: torch.Tensor = self.attention(x, x, x, need_weights=False)[0]
+        return out
+
+
+@pytest.mark.parametrize(("length", "quantized"), [(16, True), (600, False)])
+def test_attention_on_request(length: int, quantized: bool) -> None:
+    """With its pattern in front, short attention has a pair before every operand; a softmax needs no data."""
+    backend = replace(TENSORRT, quantized_patterns=(QuantizedAttentionPattern, *TENSORRT.quantized_patterns))
+    value = torch.randn(2, length, 32)
+    model = transform(Attend().eval(), (value,), backend).model
+    result = quantize(model, (value,), None, [value], backend=backend)
+    (decision,) = (one for one in report_of(result).placement.layers if one.layer == "FusedAttention")
+    assert decision.quantized is quantized
+    if not quantized:
+        assert "more than 512" in decision.rule
+        return
+    weights = result.get_submodule(f"{decision.place}.attention.weights")
+    assert isinstance(weights, QuantStub)
+    assert float(weights.scale) == pytest.approx(1 / 127)
+    with torch.no_grad():
+        assert ratio_db(model(value), result(value)) > 25
