@@ -12,7 +12,7 @@ from embedl_deploy._table import table
 from embedl_deploy.dialect._build import build_tensorrt
 from embedl_deploy.dialect._dialects import MOVES, ONNXRUNTIME_ARM, ONNXRUNTIME_X86, TENSORRT, Dialect, get_dialect
 from embedl_deploy.dialect._files import load
-from embedl_deploy.dialect._fuse import Kernel, fuse
+from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
 from embedl_deploy.dialect._model import MODULES, Parts, metadata, name_nodes, read
 from embedl_deploy.dialect._optimized import kernels, leftovers, optimized
 from embedl_deploy.dialect._place import WEIGHTED
@@ -141,6 +141,7 @@ def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialec
     parts = read(proto)
     modules = _modules(proto)
     if target in (ONNXRUNTIME_X86, ONNXRUNTIME_ARM):
+        parts = propagated(parts)
         rows = _verdicts(parts, fuse(parts, signed_kernels=target is ONNXRUNTIME_ARM), target, modules)
         return _confirm_onnxruntime(proto, rows, target)
     rows = _verdicts(parts, predict(parts, target), target, modules)

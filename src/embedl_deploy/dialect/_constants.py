@@ -152,7 +152,8 @@ def integer_biases(parts: Parts) -> None:
         channels = weight.params.axis in (None, layer.weight_axis)
         if weight.params.type != "int8" or layer.input.type not in ("int8", "uint8") or not channels or real.ndim != 1:
             continue
-        if weight.params.block or attribute(layer.node, "beta", 1.0) != 1.0:
+        # Kernels add the bias before they multiply by alpha, so they take it with alpha 1 alone.
+        if weight.params.block or any(attribute(layer.node, name, 1.0) != 1.0 for name in ("alpha", "beta")):
             continue
         weight = _room_for_bias(parts, layer, weight, real)
         scale = np.asarray(layer.input.scale * weight.params.scale, np.float32)

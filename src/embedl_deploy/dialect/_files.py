@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from embedl_deploy.errors import ModelFileError
 

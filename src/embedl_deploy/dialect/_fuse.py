@@ -4,9 +4,11 @@ The rules are the preconditions of its Q/DQ pass, written down as checks over a 
 integer reference runs them, and both are compared with the graph that ONNX Runtime itself writes.
 """
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 
 from embedl_deploy.dialect._dialects import MOVES
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _UNARY = frozenset({"AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax"})
 _MOVES = MOVES | {"Resize", "DepthToSpace", "ReduceMax", "ReduceMin"}
+# What ONNX Runtime carries Q and DQ across before it fuses.
+_SPREADING = frozenset({"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice"})
 _EIGHT_BITS = frozenset({"int8", "uint8"})
 # Operators that are spelt with one node here and vanish before anything runs.
 _NOTHING = frozenset({"Identity", "Dropout"})
@@ -55,7 +59,7 @@ def fuse(parts: Parts, *, signed_kernels: bool) -> list[Kernel]:
     """Return the kernels in the graph's order.
 
     Args:
-        parts: The model.
+        parts: The model, as `propagated` returns it.
         signed_kernels: Whether the processor has kernels for signed activations (ARM); x86 turns int8 pairs into uint8.
     """
     fuser = _Fuser(parts, signed_kernels=signed_kernels)
@@ -67,6 +71,30 @@ def fuse(parts: Parts, *, signed_kernels: bool) -> list[Kernel]:
             done |= set(kernel.covers)
             found.append(kernel)
     return found
+
+
+def propagated(parts: Parts) -> Parts:
+    """Return a model whose Q/DQ stand on both sides of what moves values, as ONNX Runtime puts them before it fuses."""
+    moved = copy.copy(parts)
+    moved.tensor_of, moved.params, moved.edges = dict(parts.tensor_of), dict(parts.params), dict(parts.edges)
+    view = View(moved)
+    for node in parts.graph.node:
+        before = moved.edges.get((node.name, 0))
+        if node.op_type not in _SPREADING or before is None or node.output[0] in view.outputs:
+            continue
+        readers = view.readers.get(node.output[0], [])
+        if readers and not any((reader.name, index) in moved.edges for reader, index in readers):
+            boundary = moved.boundary(node.output[0], moved.params[before])
+            moved.edges |= {(reader.name, index): boundary for reader, index in readers}
+    for node in reversed(parts.graph.node):
+        if node.op_type not in _SPREADING or (node.name, 0) in moved.edges or not node.input[0]:
+            continue
+        held = {moved.edges.get((reader.name, index)) for reader, index in view.readers.get(node.output[0], [])}
+        after = held.pop() if len(held) == 1 else None
+        alone = view.only_reader(node.input[0]) is node
+        if after is not None and alone and node.input[0] in view.maker and node.output[0] not in view.outputs:
+            moved.edges[node.name, 0] = moved.boundary(node.input[0], moved.params[after])
+    return moved
 
 
 class _Fuser:
@@ -147,7 +175,7 @@ class _Fuser:
         boundaries = {self.parts.edges.get((reader.name, index)) for reader, index in self.view.readers.get(end, [])}
         formats = [name for name, held in self.parts.tensor_of.items() if held == end]
         in_float = None in boundaries
-        if len(formats) + in_float != 1 or end in self.view.outputs:
+        if len(formats) + in_float != 1 or end in self.view.outputs or self.parts.doubled & set(formats):
             return tensor, None, ()  # the Relu has several readers and is left alone
         if in_float:
             raise _NotFusedError(f"the {after.op_type} after it is not followed by Q, and that stops the kernel")
@@ -175,7 +203,7 @@ class _Fuser:
         """Return the format all readers of a tensor read it in, None if any reads floats or formats differ."""
         readers = self.view.readers.get(tensor, [])
         held = {self.parts.edges.get((reader.name, index)) for reader, index in readers}
-        if len(held) != 1 or tensor in self.view.outputs:
+        if len(held) != 1 or tensor in self.view.outputs or held & self.parts.doubled:
             return None
         return held.pop()
 
@@ -189,21 +217,34 @@ class _Fuser:
                 raise _NotFusedError(f"its output {end!r} is an output of the model")
             if floats:
                 raise _NotFusedError(f"its output {end!r} is read as float by {floats[0]!r}: Q is missing")
-            raise _NotFusedError(f"its output {end!r} is read in several formats")
+            raise _NotFusedError(f"its output {end!r} has more than one Q")
         if self._kind(boundary) != kind:
             raise _NotFusedError(f"input is {kind} and output {boundary!r} is {self._kind(boundary)}")
         return end, boundary, covers
 
     def _bias(self, node: onnx.NodeProto, index: int) -> None:
         name = node.input[index]
-        if name in self.parts.weights and self.parts.weights[name].params.type == "int32":
+        bias = self.parts.weights.get(name)
+        if bias is not None and bias.params.type == "int32":
+            self._bias_scale(node, bias.params)
             return
         raise _NotFusedError(f"bias {name!r} is float; as int32 behind DQ it would fuse")
+
+    def _bias_scale(self, node: onnx.NodeProto, bias: Params) -> None:
+        """Check that a bias has the scale that the kernel will give it."""
+        first, second = self.parts.edges.get((node.name, 0)), self.parts.weights.get(node.input[1])
+        if first is None or second is None:
+            return
+        wanted = self.parts.params[first].scale.astype(np.float64) * second.params.scale
+        if not np.allclose(bias.scale, wanted, rtol=1e-3, atol=0):
+            raise _NotFusedError("the scale of its bias is not input scale × weight scale")
 
     def _conv(self, node: onnx.NodeProto) -> Kernel:
         kind = self._in(node, 0)
         self._in(node, 1)
         self._signed(node, kind)
+        if len(node.input) > 2 and node.input[2] in self.parts.weights:
+            self._bias(node, 2)
         end, boundary, covers = self._must_write(node, kind)
         return Kernel(node, "QLinearConv", True, _taken(covers), covers, end, boundary)
 
@@ -212,8 +253,8 @@ class _Fuser:
         self._in(node, 1)
         if len(node.input) > 2 and node.input[2]:
             self._bias(node, 2)
-            if attribute(node, "beta", 1.0) != 1.0:
-                raise _NotFusedError("beta is not 1")
+            if any(attribute(node, name, 1.0) != 1.0 for name in ("alpha", "beta")):
+                raise _NotFusedError("it has a bias, and alpha or beta is not 1")
         end, boundary, covers = self._out(node)
         if boundary is not None and self._kind(boundary) != kind:
             raise _NotFusedError(f"input is {kind} and output {boundary!r} is {self._kind(boundary)}")

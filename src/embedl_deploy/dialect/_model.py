@@ -57,6 +57,7 @@ class Parts:
         edges: Which boundary a node's input reads; an edge not listed reads the float value.
         weights: Constants in integers, by the name the graph reads them under.
         integers: The tensor that holds a boundary's integers in the file that was read.
+        doubled: Boundaries that have more than one Q in the file that was read.
         ranges: Observed ranges by tensor.
         notes: What was given up.
     """
@@ -67,6 +68,7 @@ class Parts:
     edges: dict[Edge, str] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
     integers: dict[str, str] = field(default_factory=dict)
+    doubled: set[str] = field(default_factory=set)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -275,7 +277,8 @@ class _Reader:
         below = self.instead.get(tensor)
         if below is None or below[1] is None:
             boundary = self.parts.boundary(tensor, params)
-            self.parts.integers.setdefault(boundary, maker.output[0])
+            if self.parts.integers.setdefault(boundary, maker.output[0]) != maker.output[0]:
+                self.parts.doubled.add(boundary)
             return tensor, boundary
         if self.parts.params[below[1]].same(params):
             return below[0], below[1]

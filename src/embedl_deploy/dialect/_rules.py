@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 
-from embedl_deploy.dialect._dialects import Dialect
+from embedl_deploy.dialect._dialects import MOVES, Dialect
 from embedl_deploy.dialect._fuse import Kernel
 from embedl_deploy.dialect._model import Parts
 from embedl_deploy.dialect._place import WEIGHTED, View
@@ -82,7 +82,11 @@ class _Rules:
         return ""
 
     def _is_written(self, tensor: str) -> bool:
-        return tensor in self.parts.tensor_of.values()
+        """Tell whether a tensor carries Q, if only after it was moved."""
+        if tensor in self.parts.tensor_of.values():
+            return True
+        after = self.view.only_reader(tensor)
+        return after is not None and after.op_type in MOVES and self._is_written(after.output[0])
 
     def _slow(self, node: onnx.NodeProto) -> str:
         """Say what keeps the operators after a weighted one from melting into it."""

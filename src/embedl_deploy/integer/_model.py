@@ -15,7 +15,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from embedl_deploy.dialect._files import load
-from embedl_deploy.dialect._fuse import Kernel, fuse
+from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
 from embedl_deploy.dialect._model import Parts, attribute, read
 from embedl_deploy.dialect._numbers import Params
 from embedl_deploy.dialect._observe import make_session
@@ -48,7 +48,7 @@ class IntegerModel:
     """
 
     def __init__(self, model: onnx.ModelProto | str | os.PathLike[str], *, signed_kernels: bool = False) -> None:
-        self.parts: Parts = read(load(model))
+        self.parts: Parts = propagated(read(load(model)))
         self.kernels: tuple[Kernel, ...] = tuple(fuse(self.parts, signed_kernels=signed_kernels))
         self._constants = {name: numpy_helper.to_array(value) for name, value in self.parts.constants().items()}
         self._nodes = {node.name: node for node in self.parts.graph.node}

@@ -38,7 +38,7 @@ def edges(model: onnx.ModelProto) -> set[tuple[str, int]]:
 
 def test_an_unknown_dialect_names_the_known_ones() -> None:
     """The message lists them."""
-    with pytest.raises(DialectError, match="no dialect 'tflite'; known are .*'litert'"):
+    with pytest.raises(DialectError, match=r"no dialect 'tflite'; known are .*'litert'"):
         get_dialect("tflite")
     mine = replace(ONNXRUNTIME_X86, name="mine")
     assert get_dialect(mine) is mine
@@ -140,7 +140,7 @@ def test_an_origin_that_no_longer_fits_is_not_used() -> None:
     lowered = lower(tensorrt_residual(), "onnxruntime-x86")
     for value in lowered.graph.initializer:
         if value.name == "r0/scale":
-            value.CopyFrom(numpy_helper.from_array(np.float32(0.125).reshape(()), value.name))
+            value.CopyFrom(numpy_helper.from_array(np.asarray(0.125, np.float32), value.name))
     back = lower(lowered, "tensorrt")
     assert any("origin is not used" in note for note in notes_of(back))
     kept = {round(float(params.scale), 6) for params in read(back).params.values()}
@@ -151,7 +151,7 @@ def test_a_broken_origin_is_one_clear_error() -> None:
     """Metadata can be edited by hand."""
     lowered = lower(tensorrt_residual(), "onnxruntime-x86")
     helper.set_model_props(lowered, {**metadata(lowered), "edgeproof.origin": '{"boundaries": 3}'})
-    with pytest.raises(ModelFileError, match="'edgeproof.origin' cannot be read"):
+    with pytest.raises(ModelFileError, match=r"'edgeproof.origin' cannot be read"):
         lower(lowered, "tensorrt")
 
 
@@ -337,8 +337,10 @@ def test_old_opsets_are_raised(opset: int) -> None:
 def test_an_opset_that_cannot_be_raised_is_refused() -> None:
     """The message says from where to where."""
     net = Graph(opset=8)
-    net.node("Scan", ["", net.input("x", [1, 1, 4, 4])], "y", num_scan_inputs=1, body=helper.make_graph([], "b", [], []))
-    with pytest.raises(ModelFileError, match="opset 8, this needs 13, and it could not be converted|not valid"):
+    net.node(
+        "Scan", ["", net.input("x", [1, 1, 4, 4])], "y", num_scan_inputs=1, body=helper.make_graph([], "b", [], [])
+    )
+    with pytest.raises(ModelFileError, match=r"opset 8, this needs 13, and it could not be converted|not valid"):
         lower(net.model("y"), "tensorrt")
 
 
@@ -348,7 +350,7 @@ def test_what_cannot_be_lowered_is_one_clear_error() -> None:
         lower(onnx.ModelProto(), "tensorrt")
     net = Graph()
     net.node("QLinearMatMul", [net.input("x", [1])] * 8, "y")
-    with pytest.raises(ModelFileError, match="integer operators .*only Q/DQ models"):
+    with pytest.raises(ModelFileError, match=r"integer operators .*only Q/DQ models"):
         lower(net.model("y"), "tensorrt")
     net = Graph()
     net.node("Relu", [net.qdq(net.input("x", [1, 4]), float("nan"))], "y")
@@ -358,7 +360,7 @@ def test_what_cannot_be_lowered_is_one_clear_error() -> None:
         lower(tensorrt_residual(), "tensorrt", scales="other")  # type: ignore[arg-type]
     bad = tensorrt_residual()
     helper.set_model_props(bad, {"edgeproof.ranges": "[1, 2]"})
-    with pytest.raises(ModelFileError, match="'edgeproof.ranges' is not JSON of the form"):
+    with pytest.raises(ModelFileError, match=r"'edgeproof.ranges' is not JSON of the form"):
         lower(bad, "tensorrt")
 
 

