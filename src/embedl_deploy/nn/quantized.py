@@ -297,13 +297,11 @@ class QuantizedConv(nn.Module):
         # A channel that batch norm multiplies with zero cannot be divided back; it stays zero whatever its weights.
         factor = torch.where(factor.abs() < _SMALLEST_SCALE, torch.ones_like(factor), factor)
         conv: Any = self.conv
-        result = self._convolve(value, self._rounded(conv.weight * self._spread(factor)), None)
-        shape = [1, -1, *[1] * (result.ndim - 2)]
-        result = result / factor.reshape(shape)
-        if conv.bias is not None:
-            result = result + conv.bias.reshape(shape)
+        spread = self._spread(factor)
+        # The rounded weight is divided back, not the result: the same sum, on a far smaller tensor.
+        weight = self._rounded(conv.weight * spread) / spread
         assert self.bn is not None
-        normal: torch.Tensor = self.bn(result)
+        normal: torch.Tensor = self.bn(self._convolve(value, weight, conv.bias))
         return normal
 
     def _convolve(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
