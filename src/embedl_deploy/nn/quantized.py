@@ -342,7 +342,7 @@ class QuantizedLinear(nn.Module):
 class QuantizedAttention(nn.Module):
     """Scaled dot-product attention with a pair right before each operand of both matrix products.
 
-    The scale is applied to the query and the key is transposed before their pairs, so that each pair stands right before
+    The scale is applied to the query and the key is transposed before their pairs, so that a pair stands right before
     its product. A softmax lies in 0..1, so its pair needs no data.
     """
 
