@@ -1,7 +1,6 @@
 """Run the calibration data once, keep statistics of every stub, and solve scales from them."""
 
 import contextlib
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any
@@ -14,7 +13,7 @@ from embedl_deploy.errors import CalibrationError
 from embedl_deploy.nn import Mode, QuantStub, WeightQuantizer
 from embedl_deploy.quantize._calibration import Calibration
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
-from embedl_deploy.quantize._histogram import Histogram
+from embedl_deploy.quantize._histogram import Histogram, Inbox
 from embedl_deploy.quantize._insert import setup_of, stubs_of, weighted_of
 from embedl_deploy.quantize._range import solve
 from embedl_deploy.quantize._weights import best_ratio
@@ -75,12 +74,14 @@ def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator
     quantizers = [one.weight_quantizer for _, one in weighted_of(model) if one.weight_quantizer is not None]
     switched: list[QuantStub | WeightQuantizer] = [*stubs.values(), *quantizers]
     modes = [part.mode for part in switched]
+    inbox = Inbox()
     try:
         for part in switched:
             part.mode = Mode.FLOAT
         for name, histogram in statistics.items():
-            stubs[name].observer = _observer(histogram)
+            stubs[name].observer = _observer(histogram, inbox)
         yield
+        inbox.settle()
     finally:
         for part, mode in zip(switched, modes, strict=True):
             part.mode = mode
@@ -88,7 +89,7 @@ def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator
             stub.observer = None
 
 
-def _observer(histogram: Histogram) -> Callable[[QuantStub, torch.Tensor], None]:
+def _observer(histogram: Histogram, inbox: Inbox) -> Callable[[QuantStub, torch.Tensor], None]:
     """Return a function that takes a stub's values into a histogram."""
 
     def observe(stub: QuantStub, value: torch.Tensor) -> None:
@@ -96,15 +97,7 @@ def _observer(histogram: Histogram) -> Callable[[QuantStub, torch.Tensor], None]
             return
         if not value.numel():
             raise CalibrationError(f"the value at '{stub.label}' is empty; leave empty batches out.", place=stub.label)
-        # One transfer for both: on a GPU every transfer waits for all kernels before it.
-        low, high = torch.stack(torch.aminmax(value)).tolist()
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise CalibrationError(
-                f"the value at '{stub.label}' is not finite in batch {histogram.batches + 1} "
-                f"(least {low}, largest {high}); look for NaN or infinity in it, or for a layer that overflows.",
-                place=stub.label,
-            )
-        histogram.add(value, low, high)
+        inbox.put(stub.label, histogram, value)
 
     return observe
 

@@ -16,9 +16,12 @@ from typing import Any
 
 import torch
 
+from embedl_deploy.errors import CalibrationError
+
 HALF = 2048
 SAMPLES_PER_ITEM = 4096
 MOST_SAMPLES = 65536
+MOST_WAITING = 1 << 22
 _LEAST_EXPONENT = -120
 
 
@@ -48,10 +51,22 @@ class Histogram:
 
     def add(self, value: torch.Tensor, low: float, high: float) -> None:
         """Take in one batch whose least and largest value are known."""
+        self.stretch("", low, high)
+        self.counts += count_rows([sample(value)], [self.exponent])[0]
+
+    def stretch(self, label: str, low: float, high: float) -> None:
+        """Take in the extremes of one batch: the bins reach as far from then on.
+
+        Raises:
+            CalibrationError: One of them is not finite.
+        """
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise CalibrationError(
+                f"the value at '{label}' is not finite in batch {self.batches + 1} "
+                f"(least {low}, largest {high}); look for NaN or infinity in it, or for a layer that overflows.",
+                place=label,
+            )
         self._widen(exponent_for(low, high))
-        # In double precision: a tiny negative value that became zero in the product would be in another bin.
-        index = torch.floor(sample(value).double() * 2.0**-self.exponent).long().add_(HALF)
-        self.counts += torch.bincount(index, minlength=2 * HALF).cpu()
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.batches += 1
         self.low_sum += Fraction(low)
@@ -121,6 +136,58 @@ class Histogram:
         return plain == theirs and torch.equal(self.counts, other.counts) and _same(self.channels, other.channels)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass
+class Inbox:
+    """Batches that were seen but not counted yet.
+
+    What a batch leaves here stays on its device, and many are counted at once: on a GPU every look at a value waits for
+    all kernels before it, so two looks a tensor would cost more than the network itself.
+    """
+
+    waiting: list[tuple[str, Histogram, torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    size: int = 0
+
+    def put(self, label: str, histogram: Histogram, value: torch.Tensor) -> None:
+        """Keep the extremes and the sample of a value, and count when much is waiting."""
+        low, high = torch.aminmax(value.detach())
+        # A copy: the sample alone must not keep the whole value alive.
+        kept = sample(value).clone()
+        self.waiting.append((label, histogram, low, high, kept))
+        self.size += kept.numel()
+        if self.size > MOST_WAITING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count everything that waits.
+
+        Raises:
+            CalibrationError: A value was not finite.
+        """
+        waiting, self.waiting, self.size = self.waiting, [], 0
+        if not waiting:
+            return
+        bounds = torch.cat([one.reshape(1) for _, _, low, high, _ in waiting for one in (low, high)])
+        for (label, histogram, *_), (low, high) in zip(waiting, bounds.reshape(-1, 2).tolist(), strict=True):
+            histogram.stretch(label, low, high)
+        samples = [kept for *_, kept in waiting]
+        rows = count_rows(samples, [histogram.exponent for _, histogram, *_ in waiting])
+        for (_, histogram, *_), row in zip(waiting, rows, strict=True):
+            histogram.counts += row
+
+
+def count_rows(samples: list[torch.Tensor], exponents: list[int]) -> torch.Tensor:
+    """Count the bins of several samples at once, a row for each."""
+    device, lengths = samples[0].device, [one.numel() for one in samples]
+    total, repeats = sum(lengths), torch.tensor(lengths, device=device)
+    factors = torch.tensor([2.0**-exponent for exponent in exponents], dtype=torch.float64, device=device)
+    starts = torch.arange(len(samples), device=device) * (2 * HALF) + HALF
+    # In double precision: a tiny negative value that became zero in the product would be in another bin.
+    joined = torch.cat([one.to(device) for one in samples]).double()
+    index = torch.floor(joined * factors.repeat_interleave(repeats, output_size=total)).long()
+    index += starts.repeat_interleave(repeats, output_size=total)
+    return torch.bincount(index, minlength=2 * HALF * len(samples)).cpu().reshape(len(samples), -1)
 
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
