@@ -34,14 +34,12 @@ def judge(name: str, chosen: list[peers.Peer], *, rescaled: bool, keep: bool) ->
     folder = cache.folder("accuracy", name + ("-rescaled" if rescaled else ""))
     tensors = files.test_pictures(name)
     pictures, classes = tensors[0].numpy(), tensors[1].numpy()
-    seen, simulated = folder / "judged.npz", folder / "simulated.npz"
+    seen = folder / "judged.npz"
     files.save(seen, tensors[0][:JUDGED])
     rows: dict[str, dict[str, Any]] = {FLOAT: {"file": str(folder / "float.onnx")}}
-    rows |= files.candidates(
-        name, folder, chosen, rescaled=rescaled, keep=keep, judge=str(seen), simulated=str(simulated)
-    )
+    rows |= files.candidates(name, folder, chosen, rescaled=rescaled, keep=keep, judge=str(seen))
     wanted: NDArray[np.float32] | None = None
-    for candidate, row in rows.items():
+    for row in rows.values():
         if "failed" in row:
             continue
         try:
@@ -53,7 +51,8 @@ def judge(name: str, chosen: list[peers.Peer], *, rescaled: bool, keep: bool) ->
         row["right"] = float((got.argmax(1) == classes).mean()) * 100
         row["drop"] = rows[FLOAT]["right"] - row["right"]
         row["sqnr_db"] = scoring.sqnr(wanted, got)
-        if candidate == peers.OURS.name:
+        simulated = Path(row["file"]).with_suffix(".simulated.npz")
+        if simulated.exists():
             with np.load(simulated) as stored:
                 row.update(parity(stored["output"], got[:JUDGED]))
     return rows
@@ -87,7 +86,7 @@ def main() -> None:
     parser.add_argument("--fresh", action="store_true", help="let the peers quantise again")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()
-    everyone = [peers.OURS, *peers.PEERS]
+    everyone = [peers.OURS, peers.OURS_CURED, *peers.PEERS]
     chosen = [peer for peer in everyone if options.candidates is None or peer.name in options.candidates]
     figures: dict[str, Any] = {"machine": machine(), "versions": {name: version_of(name) for name in PACKAGES}}
     figures["nets"] = {}

@@ -94,8 +94,8 @@ def candidates(
         sources = write(name, folder, rescaled=rescaled)
     found: dict[str, dict[str, Any]] = {}
     for peer in chosen:
-        out = folder / f"{peer.name.replace(' ', '-')}.onnx"
-        stored = folder / f"{peer.name.replace(' ', '-')}.figures.json"
+        out = folder / f"{_stem(peer)}.onnx"
+        stored = folder / f"{_stem(peer)}.figures.json"
         if keep and peer.packages and stored.exists():
             found[peer.name] = json.loads(stored.read_text())
             continue
@@ -104,6 +104,11 @@ def candidates(
         found[peer.name] = peers.quantise(peer, sources, out, **settings, **options) | {"file": str(out)}
         stored.write_text(json.dumps(found[peer.name]))
     return found
+
+
+def _stem(peer: peers.Peer) -> str:
+    """Return a candidate's name as it is in file names."""
+    return peer.name.replace(",", "").replace(" ", "-")
 
 
 _FILES = {"float_onnx": "float.onnx", "program": "float.pt2", "calibration": "in.npz"}

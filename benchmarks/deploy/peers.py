@@ -46,6 +46,7 @@ NNCF = Peer("nncf", "nncf_onnx.py", _NNCF)
 MODELOPT = Peer("modelopt-onnx", "modelopt_onnx.py", _MODELOPT)
 TORCHAO = Peer("torchao pt2e", "torchao_pt2e.py", _TORCHAO)
 OURS = Peer("edgeproof", "ours.py")
+OURS_CURED = Peer("edgeproof, cures", "ours.py", options={"cures": True})
 PEERS = (ORT, ORT_DEFAULT, NNCF, MODELOPT, TORCHAO)
 
 

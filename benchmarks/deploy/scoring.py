@@ -24,6 +24,8 @@ INTEGER = frozenset(
 )  # fmt: skip
 FLOAT = frozenset(("Conv", "FusedConv", "NhwcFusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"))
 
+_MOVERS = ("DequantizeLinear", "QuantizeLinear", "Transpose", "Reshape", "Cast")
+
 
 def session(path: Path, optimised: Path | None = None) -> onnxruntime.InferenceSession:
     """Open a file on one thread."""
@@ -150,6 +152,6 @@ def _operands(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _is_constant(name: str, made_by: Mapping[str, onnx.NodeProto], constants: set[str]) -> bool:
-    while name in made_by and made_by[name].op_type in ("DequantizeLinear", "QuantizeLinear", "Transpose", "Reshape"):
+    while name in made_by and made_by[name].op_type in _MOVERS:
         name = made_by[name].input[0]
     return name in constants

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # One core for everyone, before any runtime counts the cores: spinning threads would be charged as work.
-os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+_CORES = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, {_CORES[os.getpid() % len(_CORES)]})
 
 
 def _status(key: str) -> float:

@@ -19,6 +19,7 @@ with JOB.measured():
         calibration_data=JOB.batches(),
         calibration_method="max",
         calibration_eps=["cpu"],
+        high_precision_dtype="fp32",  # its default, fp16, is for GPUs: on a CPU every operator would be cast around
         output_path=JOB.out,
     )
 JOB.finish("nvidia-modelopt", "onnxruntime-gpu", "onnx")

@@ -17,7 +17,7 @@ from deploy import files  # noqa: E402
 from embedl_deploy import transform  # noqa: E402
 from embedl_deploy.backend import set_backend  # noqa: E402
 from embedl_deploy.export import export_onnx  # noqa: E402
-from embedl_deploy.quantize import CalibrationMethod, QuantConfig, TensorQuantConfig, quantize  # noqa: E402
+from embedl_deploy.quantize import CalibrationMethod, Cure, QuantConfig, TensorQuantConfig, quantize  # noqa: E402
 
 torch.set_num_threads(1)
 name, array = next(iter(JOB.batches().items()))
@@ -33,11 +33,11 @@ set_backend("onnxruntime")
 with JOB.measured("transform"):
     fused = transform(model, example).model
 with JOB.measured("quantise"):
-    quantised = quantize(fused, example, config, batches)
+    quantised = quantize(fused, example, config, batches, cures=tuple(Cure) if JOB.options.get("cures") else ())
 with JOB.measured("export"):
     export_onnx(quantised, example, JOB.out, dialect="onnxruntime-x86", dynamic_batch=dynamic, input_names=[name])
 if "judge" in JOB.options:
     with np.load(JOB.options["judge"]) as stored, torch.no_grad():
         parts = [quantised(part) for part in torch.split(torch.from_numpy(stored[name]), 100)]
-    np.savez(JOB.options["simulated"], output=torch.cat(parts).numpy())
+    np.savez(Path(JOB.out).with_suffix(".simulated.npz"), output=torch.cat(parts).numpy())
 JOB.finish("torch", "onnx")
