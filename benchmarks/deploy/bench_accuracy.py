@@ -2,7 +2,8 @@
 
 Every candidate calibrates on the same 128 training pictures; the files run in ONNX Runtime on the test set. "drop" is
 in points against float. "parity" compares our fake-quant model in torch with our file in ONNX Runtime, which no peer
-states for its own: signal-to-noise ratio and agreement of the answers.
+states for its own: signal-to-noise ratio and agreement of the answers, then the ratio for our integer reference
+(200 dB: equal to the last bit).
 
     python benchmarks/deploy/bench_accuracy.py [--only NET ...] [--fresh] [--json FILE]
 """
@@ -21,11 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from deploy import cache, files, nets, peers, scoring
 from report import machine, print_table, version_of
 
+from embedl_deploy.integer import IntegerModel
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FLOAT = "float"
 JUDGED = 1000
+COMPUTED = 4
 PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
 
 
@@ -55,6 +59,7 @@ def judge(name: str, chosen: list[peers.Peer], *, rescaled: bool, keep: bool) ->
         if simulated.exists():
             with np.load(simulated) as stored:
                 row.update(parity(stored["output"], got[:JUDGED]))
+            row["integer_db"] = integers(Path(row["file"]), pictures[:COMPUTED])
     return rows
 
 
@@ -66,11 +71,19 @@ def parity(simulated: NDArray[np.float32], got: NDArray[np.float32]) -> dict[str
     }
 
 
+def integers(file: Path, pictures: NDArray[np.float32]) -> float:
+    """Compare what the integer reference computes with what runs; 200 dB stands for equal to the last bit."""
+    (computed,) = IntegerModel(file).run({files.INPUT: pictures}).outputs.values()
+    return scoring.sqnr(scoring.outputs(scoring.session(file), pictures, len(pictures)), computed)
+
+
 def line(name: str, candidate: str, row: dict[str, Any]) -> list[str]:
     """Return one row of the table."""
     if "failed" in row:
         return [name, candidate, "failed", "-", "-", row["failed"][:80]]
-    same = f"{row['parity_db']:.1f} dB, {row['parity_agree']:.2f} %" if "parity_db" in row else ""
+    same = ""
+    if "parity_db" in row:
+        same = f"{row['parity_db']:.1f} dB, {row['parity_agree']:.2f} %; {row['integer_db']:.0f} dB"
     away = "-" if candidate == FLOAT else f"{row['sqnr_db']:.1f}"
     return [name, candidate, f"{row['right']:.2f}", f"{row['drop']:+.2f}", away, same]
 
@@ -95,7 +108,7 @@ def main() -> None:
         for rescaled in (False, True):
             judged = judge(name, chosen, rescaled=rescaled, keep=not options.fresh)
             title = name + (", rescaled" if rescaled else "")
-            figures["nets"][title] = judged
+            figures["nets"][title] = files.told(judged)
             rows += [line(title, candidate, row) for candidate, row in judged.items()]
     print_table(TITLES, rows)
     if options.json is not None:

@@ -88,7 +88,7 @@ def main() -> None:
     rows: list[list[str]] = []
     for name in options.only:
         judged = judge(name, options.rounds, chosen, keep=not options.fresh)
-        figures["nets"][name] = judged
+        figures["nets"][name] = files.told(judged)
         best = max(row.get("speed_up", 0.0) for row in judged.values())
         rows += [line(name, candidate, row, best) for candidate, row in judged.items()]
     print_table(TITLES, rows)

@@ -177,7 +177,7 @@ def main() -> None:
     rows = []
     for name in options.only:
         found = costs(name, options.rounds, chosen)
-        figures["costs"][name] = found
+        figures["costs"][name] = files.told(found)
         ours = found[peers.OURS.name]
         for candidate, row in found.items():
             if "failed" in row:

@@ -106,6 +106,11 @@ def candidates(
     return found
 
 
+def told(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return rows as a result file keeps them: without where the files were."""
+    return {name: {key: value for key, value in row.items() if key != "file"} for name, row in rows.items()}
+
+
 def _stem(peer: peers.Peer) -> str:
     """Return a candidate's name as it is in file names."""
     return peer.name.replace(",", "").replace(" ", "-")
