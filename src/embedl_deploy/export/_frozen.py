@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from embedl_deploy.export._operators import dequantize, mark, quantize_dequantize
-from embedl_deploy.nn import QuantizedConv, QuantizedLinear, QuantStub, WeightQuantizer
+from embedl_deploy.nn import QuantizedConv, QuantizedJoint, QuantizedLinear, QuantStub, WeightQuantizer
 from embedl_deploy.nn.number import NumberFormat, Precision
 
 _CODES = {
@@ -126,6 +126,8 @@ def freeze(model: nn.Module) -> nn.Module:
             _put(result, name, FrozenConv(part))
         elif isinstance(part, QuantizedLinear):
             _put(result, name, FrozenLinear(part))
+        elif isinstance(part, QuantizedJoint):
+            _put(result, name, part.layer)
     for name, part in list(result.named_modules()):
         if isinstance(part, QuantStub):
             _put(result, name, FrozenStub(part))

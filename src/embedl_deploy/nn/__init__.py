@@ -25,9 +25,11 @@ from embedl_deploy.nn.fused import (
 from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize
 from embedl_deploy.nn.ops import Add, Concat, MatMul, Multiply, ScaledDotProductAttention
 from embedl_deploy.nn.quantized import (
+    Grid,
     Mode,
     QuantizedAttention,
     QuantizedConv,
+    QuantizedJoint,
     QuantizedLinear,
     QuantStub,
     WeightQuantizer,
@@ -52,6 +54,7 @@ __all__ = [
     "FusedLinear",
     "FusedLinearReLU",
     "FusedSoftmaxAttention",
+    "Grid",
     "MatMul",
     "Mode",
     "Multiply",
@@ -60,6 +63,7 @@ __all__ = [
     "QuantStub",
     "QuantizedAttention",
     "QuantizedConv",
+    "QuantizedJoint",
     "QuantizedLinear",
     "ScaledDotProductAttention",
     "WeightQuantizer",

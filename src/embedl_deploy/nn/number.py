@@ -64,10 +64,10 @@ def quantized_codes(
     if form.precision is Precision.FP8:
         clipped = (value / scale).clamp(form.low, form.high)
         return clipped.to(torch.float8_e4m3fn).to(value.dtype)
-    rounded = torch.round(value / scale)
+    rounded = torch.div(value, scale).round_()
     if form.signed:
-        return rounded.clamp(form.low, form.high)
-    return torch.clamp(rounded, form.low - zero_point, form.high - zero_point)
+        return rounded.clamp_(form.low, form.high)
+    return rounded.clamp_(form.low - zero_point, form.high - zero_point)
 
 
 class _Fake(torch.autograd.Function):
@@ -121,4 +121,5 @@ def fake_quantize(
             return torch.fake_quantize_per_tensor_affine(value, scale, point, int(form.low), int(form.high))
         result: torch.Tensor = _Fake.apply(value, scale, zero_point, form)  # type: ignore[no-untyped-call]
         return result
-    return quantized_codes(value, scale, zero_point, form) * scale
+    # In place on what was just made: eval mode is bound by memory, not by arithmetic.
+    return quantized_codes(value, scale, zero_point, form).mul_(scale)

@@ -7,13 +7,17 @@ while training with the running statistics for the weights and the batch's own f
 
 import enum
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from embedl_deploy.nn import kernels
+from embedl_deploy.nn.fused import FusedAdaptiveAvgPool2d, FusedAddReLU
 from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize, quantized_codes
+from embedl_deploy.nn.ops import Multiply
 
 Observer = Callable[["QuantStub", torch.Tensor], None]
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -92,6 +96,10 @@ class QuantStub(nn.Module):
         scale = self.scale.abs().clamp(min=_SMALLEST_SCALE)
         return fake_quantize(value, scale.to(value.dtype), self.zero_point.to(value.dtype), self.form)
 
+    def on_grid(self) -> kernels.Scale:
+        """Return scale and zero point as a runtime has them."""
+        return kernels.Scale(self.scale.detach().abs().clamp(min=_SMALLEST_SCALE).float(), self.zero_point.float())
+
     def get_extra_state(self) -> dict[str, Any]:
         """Save what is no tensor."""
         return {"calibrated": self.calibrated, "mode": self.mode.value}
@@ -119,6 +127,31 @@ def scale_of(low: float, high: float, form: NumberFormat) -> tuple[float, float]
     if scale < _SMALLEST_SCALE:
         return 1.0, 0.0
     return scale, float(min(max(round(form.low - low / scale), form.low), form.high))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The stubs around a layer that its target runs on integers.
+
+    Attributes:
+        inputs: On the values it reads.
+        output: On its result, `None` when the result is float.
+    """
+
+    inputs: tuple[QuantStub, ...]
+    output: QuantStub | None
+
+    def active(self, *values: torch.Tensor) -> bool:
+        """Say whether the layer computes on integers of eight bits now."""
+        stubs = self.inputs if self.output is None else (*self.inputs, self.output)
+        return all(one.mode is Mode.QUANTIZE and one.form.precision is Precision.INT8 for one in stubs) and all(
+            one.dtype == torch.float32 for one in values
+        )
+
+
+def _traced(*values: torch.Tensor | None) -> bool:
+    """Say whether somebody may ask for gradients."""
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in values)
 
 
 class WeightQuantizer(nn.Module):
@@ -231,6 +264,7 @@ class QuantizedConv(nn.Module):
 
     Attributes:
         output: A stub right behind the convolution, where the layer goes on with an add or an activation.
+        grid: The stubs around it, where eval mode computes what the target's integer kernel does.
         batch_norm_frozen: Training uses the running statistics, as eval mode does, and leaves them still.
     """
 
@@ -242,6 +276,7 @@ class QuantizedConv(nn.Module):
         self.bn = bn
         self.weight_quantizer = weight
         self.output = output
+        self.grid: Grid | None = None
         self.batch_norm_frozen = False
         self.training = conv.training
 
@@ -255,9 +290,28 @@ class QuantizedConv(nn.Module):
         if self.training and self.bn is not None and not self.batch_norm_frozen:
             result = self._train(value)
         else:
-            weight, bias = self.folded()
-            result = self._convolve(value, self._rounded(weight), bias)
+            result = self._fixed(value)
         return result if self.output is None else self.output(result)
+
+    def _fixed(self, value: torch.Tensor) -> torch.Tensor:
+        """Convolve with the batch norm's running statistics, in eval mode as the target's kernel does."""
+        weight, bias = self.folded()
+        exact = None if self.training else self._exact(value, weight, bias)
+        if exact is not None and not _traced(value, weight, bias):
+            return exact
+        smooth = self._convolve(value, self._rounded(weight), bias)
+        return smooth if exact is None else kernels.stand_in(smooth, exact)
+
+    def _exact(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """Return what the target's kernel computes, on its own grid; `None` where it does not run on integers."""
+        grid, quantizer = self.grid, self.weight_quantizer
+        if grid is None or grid.output is None or not grid.active(value) or not _eight_bits(quantizer):
+            return None
+        with torch.no_grad():
+            total, scale = _integer_sums(grid.inputs[0], quantizer, value, (weight, bias), self._convolve)
+            output = grid.output.on_grid()
+            factor = scale / output.scale
+            return kernels.land(total, factor.reshape(-1, *[1] * (total.ndim - 2)) if factor.ndim else factor, output)
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return weight and bias with the batch norm's running statistics folded in."""
@@ -318,13 +372,19 @@ class QuantizedConv(nn.Module):
 
 
 class QuantizedLinear(nn.Module):
-    """A fully connected layer on quantised weights."""
+    """A fully connected layer on quantised weights.
+
+    Attributes:
+        output: A stub right behind it.
+        grid: The stubs around it, where eval mode computes what the target's integer kernel does.
+    """
 
     def __init__(self, linear: nn.Module, weight: WeightQuantizer | None, output: QuantStub | None = None) -> None:
         super().__init__()
         self.linear = linear
         self.weight_quantizer = weight
         self.output = output
+        self.grid: Grid | None = None
         self.training = linear.training
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -334,9 +394,80 @@ class QuantizedLinear(nn.Module):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Multiply and add the bias."""
         weight, bias = self.folded()
-        weight = weight if self.weight_quantizer is None else self.weight_quantizer(weight)
-        result = functional.linear(value, weight, bias)
+        result = None if self.training else self._exact(value, weight, bias)
+        if result is None or _traced(value, weight, bias):
+            rounded = weight if self.weight_quantizer is None else self.weight_quantizer(weight)
+            smooth = functional.linear(value, rounded, bias)
+            result = smooth if result is None else kernels.stand_in(smooth, result)
         return result if self.output is None else self.output(result)
+
+    def _exact(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
+        """Return what the target's kernel computes; `None` where it does not run on integers."""
+        grid, quantizer = self.grid, self.weight_quantizer
+        if grid is None or not grid.active(value) or not _eight_bits(quantizer):
+            return None
+        with torch.no_grad():
+            total, scale = _integer_sums(grid.inputs[0], quantizer, value, (weight, bias), functional.linear)
+            return total.mul_(scale)
+
+
+def _eight_bits(quantizer: WeightQuantizer | None) -> TypeGuard[WeightQuantizer]:
+    """Say whether weights are integers of eight bits now, with a scale per channel or one for all."""
+    if quantizer is None or quantizer.mode is Mode.FLOAT:
+        return False
+    return quantizer.form.precision is Precision.INT8 and not quantizer.block
+
+
+def _integer_sums(
+    stub: QuantStub,
+    quantizer: WeightQuantizer,
+    value: torch.Tensor,
+    folded: tuple[torch.Tensor, torch.Tensor | None],
+    layer: kernels.Layer,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a layer's sums in units of input scale times weight scale, and that unit."""
+    given, (weight, bias) = stub.on_grid(), folded
+    codes = quantizer.codes(weight)
+    scale = given.scale * quantizer.scale.detach().abs().clamp(min=_SMALLEST_SCALE)
+    rounded = None if bias is None else torch.round(bias.detach().float() / scale)
+    bound = kernels.largest_sum(codes, stub.form, given.zero_point)
+    return kernels.sums(given.codes(value), codes, rounded, bound, layer), scale
+
+
+class QuantizedJoint(nn.Module):
+    """A sum, a product or a global average of quantised values.
+
+    Attributes:
+        layer: What it computes.
+        grid: The stubs around it, whose scales the target's kernel works with.
+    """
+
+    def __init__(self, layer: nn.Module, grid: Grid) -> None:
+        super().__init__()
+        self.layer = layer
+        self.grid = grid
+        self.training = layer.training
+
+    def forward(self, *values: torch.Tensor) -> torch.Tensor:
+        """Compute, in eval mode as the target's kernel does."""
+        exact = not self.training and self.grid.active(*values)
+        if not exact:
+            plain: torch.Tensor = self.layer(*values)
+            return plain
+        with torch.no_grad():
+            result = self._exact(*values)
+        return kernels.stand_in(self.layer(*values), result) if _traced(*values) else result
+
+    def _exact(self, *values: torch.Tensor) -> torch.Tensor:
+        """Compute on codes."""
+        assert self.grid.output is not None
+        output, (first, *rest) = self.grid.output.on_grid(), [one.on_grid() for one in self.grid.inputs]
+        if isinstance(self.layer, FusedAdaptiveAvgPool2d):
+            return kernels.global_average(values[0], first, output)
+        call = kernels.multiply if isinstance(self.layer, Multiply) else kernels.add
+        result = call(values[0], first, values[1], rest[0], output)
+        activated: torch.Tensor = self.layer.act(result) if isinstance(self.layer, FusedAddReLU) else result
+        return activated
 
 
 class QuantizedAttention(nn.Module):

@@ -91,4 +91,5 @@ ONNXRUNTIME = Backend(
     smooth_patterns=ONNXRUNTIME_SMOOTH,
     quantized_patterns=ONNXRUNTIME_QUANTIZED,
     symmetric_activations=False,
+    integer_kernels=True,
 )

@@ -4,9 +4,10 @@ The measure is the signal-to-noise ratio of the model's own outputs against the 
 A cure that does not raise it is undone, and the report says so.
 """
 
+import contextlib
 import copy
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,7 +191,9 @@ def channel_peaks(patient: Patient, found: Sequence[Site]) -> dict[str, torch.Te
     for site in found:
         stubs[site.stub].observer = watch(site)
     try:
-        patient.run()
+        # In float: a channel far smaller than the rest would be seen as nothing but zeros.
+        with floating(patient.model):
+            patient.run()
     finally:
         for site in found:
             stubs[site.stub].observer = None
@@ -219,22 +222,30 @@ def _weight_ranges(patient: Patient) -> list[str]:
 def _outputs(patient: Patient, *, quantized: bool, visit: Callable[[str, Layer, Any, Any], Any]) -> None:
     """Run the sample, showing inputs and outputs of every layer with weights; `visit` may replace the output."""
     hooks = []
-    parts: list[Any] = [part for part in patient.model.modules() if hasattr(part, "mode")]
-    modes = [part.mode for part in parts]
     for name, layer in weighted_of(patient.model):
         hooks.append(
             layer.register_forward_hook(lambda part, args, result, name=name: visit(name, part, args[0], result))
         )
     try:
-        if not quantized:
-            for part in parts:
-                part.mode = Mode.FLOAT
-        patient.run()
+        with contextlib.nullcontext() if quantized else floating(patient.model):
+            patient.run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextlib.contextmanager
+def floating(model: nn.Module) -> Iterator[None]:
+    """Switch all quantisation off for a while."""
+    parts: list[Any] = [part for part in model.modules() if hasattr(part, "mode")]
+    modes = [part.mode for part in parts]
+    try:
+        for part in parts:
+            part.mode = Mode.FLOAT
+        yield
     finally:
         for part, mode in zip(parts, modes, strict=True):
             part.mode = mode
-        for hook in hooks:
-            hook.remove()
 
 
 def _bias(patient: Patient) -> list[str]:

@@ -11,6 +11,9 @@ from torch import fx, nn
 from embedl_deploy._graph import Network
 from embedl_deploy.errors import QuantizationError
 from embedl_deploy.nn import (
+    Add,
+    FusedAdaptiveAvgPool2d,
+    FusedAddReLU,
     FusedAttention,
     FusedConvBN,
     FusedConvBNAdd,
@@ -19,8 +22,11 @@ from embedl_deploy.nn import (
     FusedConvBNReLUMaxPool,
     FusedLinear,
     FusedLinearReLU,
+    Grid,
+    Multiply,
     QuantizedAttention,
     QuantizedConv,
+    QuantizedJoint,
     QuantizedLinear,
     QuantStub,
     WeightQuantizer,
@@ -33,6 +39,7 @@ from embedl_deploy.quantize._placement import Decision, Placement
 
 CONVOLUTIONAL = (FusedConvBN, FusedConvBNReLU, FusedConvBNReLUMaxPool, FusedConvBNAdd, FusedConvBNAddReLU)
 LINEAR = (FusedLinear, FusedLinearReLU)
+JOINTS = (Add, FusedAddReLU, Multiply, FusedAdaptiveAvgPool2d)
 _KEY = "embedl_deploy.quantize"
 
 
@@ -140,10 +147,50 @@ def insert_qdq(
         stub = QuantStub(place, form, quantizes=boundary.quantizes)
         name = _insert(result, nodes[boundary.value], boundary.readers, stub)
         groups[name] = leaders.setdefault(boundary.group, name)
+    if matches.integer_kernels:
+        _bind(result)
     result.graph.lint()
     result.recompile()
     result.meta[_KEY] = Setup(matches, config, symmetric, groups)
     return result
+
+
+def _bind(model: fx.GraphModule) -> None:
+    """Tell every layer that runs on integers the stubs around it."""
+    calls: dict[str, list[fx.Node]] = {}
+    for node in model.graph.nodes:
+        if node.op == "call_module":
+            calls.setdefault(str(node.target), []).append(node)
+    modules = dict(model.named_modules())
+    for target, (node, *others) in calls.items():
+        layer = modules[target]
+        inputs = tuple(_stub_at(modules, one) for one in node.args)
+        # A layer that is called twice has other stubs each time.
+        if others or not inputs or None in inputs:
+            continue
+        found = tuple(one for one in inputs if one is not None)
+        output = _stub_behind(modules, node)
+        if isinstance(layer, LINEAR) and isinstance(layer.linear, QuantizedLinear):
+            layer.linear.grid = Grid(found, None)
+        elif isinstance(layer, CONVOLUTIONAL) and isinstance(layer.conv, QuantizedConv):
+            own = layer.conv.output
+            output = output if own is None else own
+            if output is not None and output.quantizes:
+                layer.conv.grid = Grid(found[:1], output)
+        elif isinstance(layer, JOINTS) and output is not None:
+            model.set_submodule(target, QuantizedJoint(layer, Grid(found, output)))
+
+
+def _stub_at(modules: dict[str, nn.Module], node: Any) -> QuantStub | None:
+    """Return the stub that a node is, if it carries a pair."""
+    found = modules.get(str(node.target)) if isinstance(node, fx.Node) and node.op == "call_module" else None
+    return found if isinstance(found, QuantStub) and found.quantizes else None
+
+
+def _stub_behind(modules: dict[str, nn.Module], node: fx.Node) -> QuantStub | None:
+    """Return the stub that everyone reads a value through."""
+    readers = list(node.users)
+    return _stub_at(modules, readers[0]) if len(readers) == 1 else None
 
 
 def _unused(taken: set[str], place: str) -> str:

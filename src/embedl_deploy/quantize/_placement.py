@@ -74,11 +74,13 @@ class Placement:
         layers: One decision per layer, in the order of the data.
         boundaries: The values that get stubs.
         smooth: Targets of the normalisations that may be smoothed into their readers.
+        integer_kernels: Eval mode computes what the target's integer kernels do.
     """
 
     layers: tuple[Decision, ...]
     boundaries: tuple[Boundary, ...]
     smooth: tuple[str, ...] = ()
+    integer_kernels: bool = False
 
     def __str__(self) -> str:
         rows = [
@@ -223,7 +225,13 @@ class _Planner:
     def _inputs_quantized(self, node: fx.Node) -> bool:
         """Say whether every value a layer reads leaves its maker quantised."""
         values = [one for one in node.args if isinstance(one, fx.Node)]
-        return bool(values) and all(self._leaves_quantized(one) for one in values)
+        return bool(values) and all(self._leaves_quantized(one) or self._is_gate(one) for one in values)
+
+    def _is_gate(self, node: fx.Node) -> bool:
+        """Say whether a value is a gate made of a quantised value for one reader: a pair on it costs little."""
+        if node.op != "call_module" or not isinstance(self.network.module_of(node), _GATES) or len(node.users) != 1:
+            return False
+        return self._leaves_quantized(node.all_input_nodes[0])
 
     def _leaves_quantized(self, node: fx.Node) -> bool:
         """Say whether a value is quantised for everyone, looking through what only moves numbers."""
@@ -271,6 +279,7 @@ class _Planner:
                     yield Boundary(value.name, (), quantizes=False, group=value.name)
 
 
+_GATES = (nn.Sigmoid, nn.Hardsigmoid)
 _JOINTS = frozenset({"Add", "FusedAddReLU", "Concat", "Multiply", "FusedAdaptiveAvgPool2d", "MaxPool2d"})
 _WATCHED = frozenset({
     "FusedConvBN", "FusedConvBNReLU", "FusedConvBNReLUMaxPool", "FusedConvBNAdd", "FusedConvBNAddReLU",

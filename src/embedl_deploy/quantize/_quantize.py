@@ -53,7 +53,7 @@ def plan_qdq(
             f"no layer of this model is one the backend '{backend.name}' quantises; "
             "call transform(model, args) with the patterns of the same backend first."
         )
-    return placement
+    return replace(placement, integer_kernels=backend.integer_kernels)
 
 
 def _patterns(backend: Backend) -> Sequence[type[Pattern]]:

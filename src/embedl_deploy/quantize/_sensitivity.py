@@ -14,8 +14,8 @@ from torch import fx, nn
 
 from embedl_deploy._run import evaluating
 from embedl_deploy._table import table
-from embedl_deploy.nn import Mode, QuantizedConv, QuantizedLinear, QuantStub
-from embedl_deploy.quantize._cures import tensors
+from embedl_deploy.nn import QuantizedConv, QuantizedLinear, QuantStub
+from embedl_deploy.quantize._cures import floating, tensors
 from embedl_deploy.quantize._insert import run_layer, setup_of, stubs_of, weighted_of
 
 Layer = QuantizedConv | QuantizedLinear
@@ -106,16 +106,10 @@ def _probe(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any],
         for name, layer in weighted_of(model)
         if layer.weight_quantizer is not None
     ]
-    parts: list[Any] = [part for part in model.modules() if hasattr(part, "mode")]
-    modes = [part.mode for part in parts]
     try:
-        for part in parts:
-            part.mode = Mode.FLOAT
-        with evaluating([model]), torch.enable_grad():
+        with floating(model), evaluating([model]), torch.enable_grad():
             outputs = tensors(model(*args, **kwargs))
     finally:
-        for part, mode in zip(parts, modes, strict=True):
-            part.mode = mode
         for handle in handles:
             handle.remove()
     return _backward(outputs, results, errors, probes)
