@@ -184,8 +184,11 @@ class WeightQuantizer(nn.Module):
 
     def calibrate(self, weight: torch.Tensor, ratio: torch.Tensor | None = None) -> None:
         """Take the scale from a weight; `ratio` is the part of each channel's peak that is kept."""
+        self.calibrate_peak(self.peak(weight.detach()), ratio)
+
+    def calibrate_peak(self, peak: torch.Tensor, ratio: torch.Tensor | None = None) -> None:
+        """Take the scale from the peaks of a weight."""
         with torch.no_grad():
-            peak = self.peak(weight)
             self.ratio = torch.ones_like(peak) if ratio is None else ratio
             self._set_scale(self._scale_for(peak))
         self.calibrated = True
@@ -265,6 +268,7 @@ class QuantizedConv(nn.Module):
     Attributes:
         output: A stub right behind the convolution, where the layer goes on with an add or an activation.
         grid: The stubs around it, where eval mode computes what the target's integer kernel does.
+        held: Folded weight and bias while they cannot change, so that a pass over much data folds them once.
         batch_norm_frozen: Training uses the running statistics, as eval mode does, and leaves them still.
     """
 
@@ -277,6 +281,7 @@ class QuantizedConv(nn.Module):
         self.weight_quantizer = weight
         self.output = output
         self.grid: Grid | None = None
+        self.held: tuple[torch.Tensor, torch.Tensor | None] | None = None
         self.batch_norm_frozen = False
         self.training = conv.training
 
@@ -315,6 +320,8 @@ class QuantizedConv(nn.Module):
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return weight and bias with the batch norm's running statistics folded in."""
+        if self.held is not None:
+            return self.held
         conv: Any = self.conv
         bn: Any = self.bn
         weight: torch.Tensor = conv.weight
@@ -324,6 +331,13 @@ class QuantizedConv(nn.Module):
         mean = bn.running_mean if conv.bias is None else bn.running_mean - conv.bias
         shift = -mean * factor if bn.bias is None else bn.bias - mean * factor
         return weight * self._spread(factor), shift
+
+    def folded_peak(self, quantizer: WeightQuantizer) -> torch.Tensor:
+        """Return the peaks of the folded weight; rounding keeps order, so it need not be folded for that."""
+        conv: Any = self.conv
+        if self.bn is None or quantizer.axis != 0 or self.transposed:
+            return quantizer.peak(self.folded()[0].detach())
+        return quantizer.peak(conv.weight.detach()) * self._factor().detach().abs()
 
     def _factor(self) -> torch.Tensor:
         """Return what batch norm multiplies every channel with, by its running statistics."""
@@ -390,6 +404,10 @@ class QuantizedLinear(nn.Module):
     def folded(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return weight and bias."""
         return self.linear.weight, self.linear.bias  # type: ignore[return-value]
+
+    def folded_peak(self, quantizer: WeightQuantizer) -> torch.Tensor:
+        """Return the peaks of the weight."""
+        return quantizer.peak(self.folded()[0].detach())
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Multiply and add the bias."""

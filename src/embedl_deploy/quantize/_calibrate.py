@@ -10,12 +10,12 @@ from torch import fx, nn
 
 from embedl_deploy._run import evaluating
 from embedl_deploy.errors import CalibrationError
-from embedl_deploy.nn import Mode, QuantStub, WeightQuantizer
+from embedl_deploy.nn import Mode, QuantizedConv, QuantStub, WeightQuantizer
 from embedl_deploy.quantize._calibration import Calibration
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
 from embedl_deploy.quantize._histogram import Histogram, Inbox
 from embedl_deploy.quantize._insert import setup_of, stubs_of, weighted_of
-from embedl_deploy.quantize._range import solve
+from embedl_deploy.quantize._range import solve_all
 from embedl_deploy.quantize._weights import best_ratio
 
 ForwardLoop = Callable[[nn.Module], object] | Iterable[Any]
@@ -70,14 +70,18 @@ def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = Fal
 @contextlib.contextmanager
 def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator[None]:
     """Let every stub show its values, with all quantisation off; put everything back afterwards."""
-    stubs = dict(stubs_of(model))
-    quantizers = [one.weight_quantizer for _, one in weighted_of(model) if one.weight_quantizer is not None]
+    stubs, layers = dict(stubs_of(model)), [one for _, one in weighted_of(model)]
+    quantizers = [one.weight_quantizer for one in layers if one.weight_quantizer is not None]
     switched: list[QuantStub | WeightQuantizer] = [*stubs.values(), *quantizers]
     modes = [part.mode for part in switched]
     inbox = Inbox()
     try:
         for part in switched:
             part.mode = Mode.FLOAT
+        for layer in layers:
+            if isinstance(layer, QuantizedConv):
+                with torch.no_grad():
+                    layer.held = layer.folded()
         for name, histogram in statistics.items():
             stubs[name].observer = _observer(histogram, inbox)
         yield
@@ -85,6 +89,9 @@ def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator
     finally:
         for part, mode in zip(switched, modes, strict=True):
             part.mode = mode
+        for layer in layers:
+            if isinstance(layer, QuantizedConv):
+                layer.held = None
         for stub in stubs.values():
             stub.observer = None
 
@@ -163,19 +170,21 @@ def apply_calibration(model: nn.Module, calibration: Calibration, *, config: Qua
             leader = setup.groups.get(name, name)
             own = calibration.statistics[name]
             pooled[leader] = pooled[leader].merge(own) if leader in pooled else own
-    solved = {}
+    leaders = [name for name, one in pooled.items() if one.batches]
+    solved: dict[str, tuple[float, float]] = {}
+    for form in {stubs[name].form for name in leaders}:
+        names = [name for name in leaders if stubs[name].form == form]
+        solved |= zip(names, solve_all([pooled[name] for name in names], config.activation, form), strict=True)
     for name, stub in stubs.items():
-        if stub.fixed is not None:
-            stub.set_range(*stub.fixed)
-            continue
-        leader = setup.groups.get(name, name)
-        if pooled[leader].batches:
-            if leader not in solved:
-                solved[leader] = solve(pooled[leader], config.activation, stub.form)
-            stub.set_range(*solved[leader])
+        found = stub.fixed or solved.get(setup.groups.get(name, name))
+        if found is not None:
+            stub.set_range(*found)
     for _, layer in weighted_of(model):
         quantizer = layer.weight_quantizer
-        if quantizer is not None:
+        if quantizer is None:
+            continue
+        if config.weight.calibration_method is CalibrationMethod.MSE:
             weight = layer.folded()[0].detach()
-            by_error = config.weight.calibration_method is CalibrationMethod.MSE
-            quantizer.calibrate(weight, best_ratio(quantizer, weight) if by_error else None)
+            quantizer.calibrate(weight, best_ratio(quantizer, weight))
+        else:
+            quantizer.calibrate_peak(layer.folded_peak(quantizer))
