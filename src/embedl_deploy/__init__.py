@@ -1,7 +1,26 @@
-"""Edgeproof deploy: turn a PyTorch model into the network its target will really run, with every decision on view."""
+"""Edgeproof deploy: turn a PyTorch model into the network its target will really run, with every decision on view.
 
-from embedl_deploy._pipeline import TransformResult, apply_plan, make_plan, transform
-from embedl_deploy._plan import Plan
+The names are imported on first use: whoever works on ONNX files alone does not wait for torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from embedl_deploy._extras import lazy
 from embedl_deploy._version import __version__
+
+if TYPE_CHECKING:
+    from embedl_deploy._pipeline import TransformResult, apply_plan, make_plan, transform
+    from embedl_deploy._plan import Plan
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "Plan": "_plan",
+        "TransformResult": "_pipeline",
+        "apply_plan": "_pipeline",
+        "make_plan": "_pipeline",
+        "transform": "_pipeline",
+    },
+)
 
 __all__ = ["Plan", "TransformResult", "__version__", "apply_plan", "make_plan", "transform"]

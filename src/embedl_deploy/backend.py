@@ -38,6 +38,10 @@ class BackendWarning(UserWarning):
 class Backend:
     """The pattern classes a target wants, one list per stage of the pipeline.
 
+    Attributes:
+        symmetric_activations: The target wants zero in the middle of every range, unless the user says otherwise.
+        integer_kernels: The target sums codes and rounds a bias to their grid; eval mode then computes the same.
+
     Raises:
         PatternError: A pattern's phase does not fit the list it stands in.
     """
@@ -47,6 +51,8 @@ class Backend:
     fusion_patterns: Sequence[type[Pattern]] = ()
     smooth_patterns: Sequence[type[Pattern]] = ()
     quantized_patterns: Sequence[type[Pattern]] = ()
+    symmetric_activations: bool = True
+    integer_kernels: bool = False
 
     def __post_init__(self) -> None:
         """Check every pattern's phase against its field, and freeze the lists."""

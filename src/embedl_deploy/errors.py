@@ -6,7 +6,13 @@ DeployError
 ├─ PatternError (ValueError)             a pattern is declared wrongly or stands in the wrong place
 ├─ TraceError                            the model could not be turned into a graph
 ├─ InputError (ValueError)               the example inputs do not fit the model
-└─ PlanError                             no plan can be made, or a plan is used wrongly
+├─ PlanError                             no plan can be made, or a plan is used wrongly
+├─ QuantizationError (ValueError)        a choice about quantisation that cannot be met
+├─ CalibrationError                      the calibration data is missing or unusable
+├─ ExportError                           the model cannot be written as ONNX
+├─ DialectError (ValueError)             a dialect is unknown or cannot express what a file says
+├─ ModelFileError (ValueError)           a file is no ONNX model, or one that cannot be worked on
+└─ MissingExtraError (ImportError)       a package of an extra is not installed
 
 A rewrite that is not done is no error: it is a `Refusal` with its reason in the plan and the report.
 Anything else that escapes is a bug of ours and keeps its traceback.
@@ -16,10 +22,16 @@ from collections.abc import Iterable
 
 __all__ = [
     "BackendSelectionError",
+    "CalibrationError",
     "DeployError",
+    "DialectError",
+    "ExportError",
     "InputError",
+    "MissingExtraError",
+    "ModelFileError",
     "PatternError",
     "PlanError",
+    "QuantizationError",
     "TraceError",
     "UnknownBackendError",
     "known",
@@ -67,3 +79,53 @@ class InputError(DeployError, ValueError):
 
 class PlanError(DeployError):
     """No plan can be made, or a plan is used wrongly."""
+
+
+class DialectError(DeployError, ValueError):
+    """A dialect is unknown, or cannot express what a file says.
+
+    Attributes:
+        dialect: The dialect's name, empty when none was found.
+        places: The tensors or nodes concerned.
+    """
+
+    def __init__(self, message: str, *, dialect: str = "", places: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.dialect = dialect
+        self.places = tuple(places)
+
+
+class ModelFileError(DeployError, ValueError):
+    """A file is no ONNX model, or one that cannot be worked on.
+
+    Attributes:
+        path: The file, empty for a model in memory.
+    """
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class MissingExtraError(DeployError, ImportError):
+    """A package of an extra is not installed."""
+
+
+class QuantizationError(DeployError, ValueError):
+    """A choice about quantisation that cannot be met."""
+
+
+class CalibrationError(DeployError):
+    """The calibration data is missing or unusable.
+
+    Attributes:
+        place: The value at which it was noticed, empty when it is about the whole run.
+    """
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class ExportError(DeployError):
+    """The model cannot be written as ONNX."""

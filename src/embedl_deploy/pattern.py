@@ -50,6 +50,7 @@ __all__ = [
     "Shape",
     "Value",
     "View",
+    "When",
     "is_pattern",
 ]
 
@@ -80,6 +81,15 @@ class Point(enum.Enum):
     RESIDUAL_INPUT = "residual input"
     OUTPUT = "output"
     WEIGHT = "weight"
+    PRODUCT = "matrix products"
+
+
+class When(enum.Enum):
+    """What must be quantised around a layer before it is quantised itself."""
+
+    ALWAYS = "always"
+    INPUTS = "every input is quantised"
+    OUTPUT = "a reader quantises the result"
 
 
 @dataclass(frozen=True)
@@ -347,6 +357,8 @@ class Pattern:
         needs_shapes: It can only decide with example inputs; without them every match is refused, saying so.
         lossy: It changes results; off unless ``allow_lossy=True``.
         qdq_points: Where quantise/dequantise pairs go; empty means: not quantised.
+        qdq_when: What must be quantised around it first.
+        one_scale: Its inputs and its output have one scale, because the target only moves the numbers.
     """
 
     phase: ClassVar[Phase]
@@ -354,6 +366,8 @@ class Pattern:
     needs_shapes: ClassVar[bool] = False
     lossy: ClassVar[bool] = False
     qdq_points: ClassVar[Sequence[Point]] = ()
+    qdq_when: ClassVar[When] = When.ALWAYS
+    one_scale: ClassVar[bool] = False
 
     def check(self, match: Match) -> Refusal | None:  # noqa: ARG002 (subclasses use it)
         """Return why this match must not be used, `None` when it may."""

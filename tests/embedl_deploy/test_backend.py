@@ -42,7 +42,7 @@ GOOD = "from embedl_deploy.backend import Backend\nBACKEND = Backend('{}')\n"
 
 def test_ours_are_found_by_their_entry_points() -> None:
     """Both installed distributions register themselves."""
-    assert [backend.name for backend in discover_backends()] == ["lattice", "tensorrt"]
+    assert [backend.name for backend in discover_backends()] == ["lattice", "onnxruntime", "tensorrt"]
 
 
 def test_none_installed_names_what_to_do(install: Install) -> None:

@@ -21,7 +21,10 @@ def test_importing_wakes_nothing() -> None:
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["edgeproof-deploy", "edgeproof-deploy-tensorrt", "edgeproof-deploy-lattice"])
+@pytest.mark.parametrize(
+    "name",
+    ["edgeproof-deploy", "edgeproof-deploy-tensorrt", "edgeproof-deploy-lattice", "edgeproof-deploy-onnxruntime"],
+)
 def test_distributions_have_one_version(name: str) -> None:
     """Core and backends are released together."""
     assert importlib.metadata.version(name) == embedl_deploy.__version__

@@ -12,11 +12,12 @@ def test_every_error_and_pattern_is_in_the_reference() -> None:
     """A new public name needs a line."""
     import embedl_deploy.errors
     import embedl_deploy.lattice
+    import embedl_deploy.onnxruntime
     import embedl_deploy.tensorrt
 
     text = (ROOT / "docs" / "reference" / "deploy.md").read_text(encoding="utf-8")
     names = [name for name in embedl_deploy.errors.__all__ if name.endswith("Error") and name != "DeployError"]
-    for backend in (embedl_deploy.tensorrt, embedl_deploy.lattice):
+    for backend in (embedl_deploy.tensorrt, embedl_deploy.lattice, embedl_deploy.onnxruntime):
         names += [name for name in backend.__all__ if name.endswith("Pattern") or name.startswith("Fused")]
     missing = [name for name in names if name not in text]
     assert not missing
@@ -43,6 +44,12 @@ def test_example_transform(tmp_path: Path) -> None:
     assert "ConvBNAddReLUPattern" in out
     assert "Whole model, before and after: exact" in out
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_example_qat() -> None:
+    """Training with pairs in place gives back what four bits cost; the example asserts it."""
+    out = run(ROOT / "examples" / "qat" / "main.py")
+    assert "trained with the pairs in place" in out
 
 
 def test_example_backend_installs_and_runs(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from embedl_deploy.nn.attention import (
 )
 from embedl_deploy.nn.fused import (
     FusedAdaptiveAvgPool2d,
+    FusedAddReLU,
     FusedBNReLU,
     FusedConvBN,
     FusedConvBNAdd,
@@ -21,13 +22,25 @@ from embedl_deploy.nn.fused import (
     FusedLinear,
     FusedLinearReLU,
 )
+from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize
 from embedl_deploy.nn.ops import Add, Concat, MatMul, Multiply, ScaledDotProductAttention
+from embedl_deploy.nn.quantized import (
+    Grid,
+    Mode,
+    QuantizedAttention,
+    QuantizedConv,
+    QuantizedJoint,
+    QuantizedLinear,
+    QuantStub,
+    WeightQuantizer,
+)
 
 __all__ = [
     "Add",
     "Concat",
     "DecomposedAttention",
     "FusedAdaptiveAvgPool2d",
+    "FusedAddReLU",
     "FusedAttention",
     "FusedBNReLU",
     "FusedConvBN",
@@ -41,9 +54,20 @@ __all__ = [
     "FusedLinear",
     "FusedLinearReLU",
     "FusedSoftmaxAttention",
+    "Grid",
     "MatMul",
+    "Mode",
     "Multiply",
+    "NumberFormat",
+    "Precision",
+    "QuantStub",
+    "QuantizedAttention",
+    "QuantizedConv",
+    "QuantizedJoint",
+    "QuantizedLinear",
     "ScaledDotProductAttention",
+    "WeightQuantizer",
     "WindowAttention",
+    "fake_quantize",
     "linear_of",
 ]

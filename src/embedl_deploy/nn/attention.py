@@ -14,14 +14,14 @@ class FusedAttention(nn.Module):
 
     def __init__(self, attention: ScaledDotProductAttention) -> None:
         super().__init__()
-        self.attention = attention
+        self.attention: nn.Module = attention
         self.training = attention.training
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Attend."""
-        result: torch.Tensor = self.attention(query, key, value, mask)
+        result: torch.Tensor = self.attention(*(query, key, value) if mask is None else (query, key, value, mask))
         return result
 
 

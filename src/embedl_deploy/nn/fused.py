@@ -98,6 +98,20 @@ class FusedConvBNAddReLU(_Fused):
         return result
 
 
+class FusedAddReLU(_Fused):
+    """The sum of two tensors, activation."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.act = act
+        self._follow(act)
+
+    def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Add, then activate."""
+        result: torch.Tensor = self.act(one + other)
+        return result
+
+
 class FusedConvTransposeBN(FusedConvBN):
     """Transposed convolution, and batch norm where there is one."""
 

@@ -8,10 +8,13 @@ from embedl_deploy.patterns.attention import (
     SoftmaxAttentionPattern,
 )
 from embedl_deploy.patterns.conv import (
+    CLAMPS,
     AdaptiveAvgPoolPattern,
+    AddReLUPattern,
     BNReLUPattern,
     ConvBNAddPattern,
     ConvBNAddReLUPattern,
+    ConvBNClampPattern,
     ConvBNPattern,
     ConvBNReLUPattern,
     ConvTransposeBNPattern,
@@ -29,17 +32,22 @@ from embedl_deploy.patterns.tidy import (
     SigmoidMultiplyToSiLUPattern,
     conv1x1_of,
 )
+from embedl_deploy.patterns.transposed import ConvTransposeToPixelShufflePattern
 
 __all__ = [
+    "CLAMPS",
     "AdaptiveAvgPoolPattern",
+    "AddReLUPattern",
     "AttentionPattern",
     "BNReLUPattern",
     "ConvBNAddPattern",
     "ConvBNAddReLUPattern",
+    "ConvBNClampPattern",
     "ConvBNPattern",
     "ConvBNReLUPattern",
     "ConvTransposeBNPattern",
     "ConvTransposeBNReLUPattern",
+    "ConvTransposeToPixelShufflePattern",
     "DecomposeMultiheadAttentionPattern",
     "DecomposeWindowAttentionPattern",
     "FlattenLinearToConv1x1Pattern",

@@ -4,6 +4,7 @@
     BatchNorm ∘ Conv                       → FusedConvBN
     MaxPool ∘ act ∘ BatchNorm ∘ Conv       → FusedConvBNReLUMaxPool
     act ∘ (residual + BatchNorm ∘ Conv)    → FusedConvBNAddReLU
+    ReLU ∘ (one + other)                   → FusedAddReLU
 
 The batch norm may be absent everywhere, and the residual may be either operand. Members are kept, nothing is folded, so
 every fusion is exact. Conv is of one, two or three dimensions, with any groups.
@@ -14,6 +15,7 @@ from torch import nn
 from embedl_deploy.nn import (
     Add,
     FusedAdaptiveAvgPool2d,
+    FusedAddReLU,
     FusedBNReLU,
     FusedConvBN,
     FusedConvBNAdd,
@@ -31,11 +33,14 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 ACTIVATIONS = (
     nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.Mish,
 )  # fmt: skip
+CLAMPS = (nn.ReLU, nn.ReLU6)
+"""Activations that a quantised value's own range can take over."""
 
 _CONV = Op(*CONVOLUTIONS, name="conv")
 _TRANSPOSED = Op(*TRANSPOSED_CONVOLUTIONS, name="conv")
 _BN = Op(*BATCH_NORMS, name="bn")
 _ACT = Op(*ACTIVATIONS, name="act")
+_CLAMP = Op(*CLAMPS, name="act")
 
 
 class ConvBNPattern(Pattern):
@@ -115,6 +120,28 @@ class ConvBNAddReLUPattern(Pattern):
     def replace(self, match: Match) -> Replacement:
         """Hold all in one module of two inputs."""
         return FusedConvBNAddReLU(match.module("conv"), match.module_or_none("bn"), match.module("act"))
+
+
+class ConvBNClampPattern(Pattern):
+    """Convolution, batch norm, and an activation that only cuts off: a quantised kernel's own limits do that."""
+
+    phase = Phase.FUSION
+    tree = Chain(_CONV, Maybe(_BN), _CLAMP)
+
+    def replace(self, match: Match) -> Replacement:
+        """Hold all in one module."""
+        return FusedConvBNReLU(match.module("conv"), match.module_or_none("bn"), match.module("act"))
+
+
+class AddReLUPattern(Pattern):
+    """The sum of two tensors and an activation that only cuts off."""
+
+    phase = Phase.FUSION
+    tree = Chain(Op(Add, name="add"), _CLAMP)
+
+    def replace(self, match: Match) -> Replacement:
+        """Hold both in one module of two inputs."""
+        return FusedAddReLU(match.module("act"))
 
 
 class ConvTransposeBNPattern(Pattern):

@@ -43,12 +43,28 @@ from embedl_deploy.patterns import (
     SoftmaxAttentionPattern,
     StemConvBNReLUMaxPoolPattern,
 )
+from embedl_deploy.tensorrt.placement import (
+    TENSORRT_QUANTIZED,
+    TENSORRT_SMOOTH,
+    FloatLayerPattern,
+    QuantizedAttentionPattern,
+    QuantizedAvgPoolPattern,
+    QuantizedConcatPattern,
+    QuantizedConvAddPattern,
+    QuantizedConvPattern,
+    QuantizedConvTransposePattern,
+    QuantizedLinearPattern,
+    QuantizedMaxPoolPattern,
+    SmoothNormPattern,
+)
 
 __all__ = [
     "TENSORRT",
     "TENSORRT_CONVERSIONS",
     "TENSORRT_FUSIONS",
     "TENSORRT_PATTERNS",
+    "TENSORRT_QUANTIZED",
+    "TENSORRT_SMOOTH",
     "AdaptiveAvgPoolPattern",
     "AttentionPattern",
     "BNReLUPattern",
@@ -61,6 +77,7 @@ __all__ = [
     "DecomposeMultiheadAttentionPattern",
     "DecomposeWindowAttentionPattern",
     "FlattenLinearToConv1x1Pattern",
+    "FloatLayerPattern",
     "FusedAdaptiveAvgPool2d",
     "FusedAttention",
     "FusedBNReLU",
@@ -80,11 +97,20 @@ __all__ = [
     "LinearReLUPattern",
     "MaskedSoftmaxAttentionPattern",
     "MeanToAdaptiveAvgPoolPattern",
+    "QuantizedAttentionPattern",
+    "QuantizedAvgPoolPattern",
+    "QuantizedConcatPattern",
+    "QuantizedConvAddPattern",
+    "QuantizedConvPattern",
+    "QuantizedConvTransposePattern",
+    "QuantizedLinearPattern",
+    "QuantizedMaxPoolPattern",
     "RemoveDropoutPattern",
     "RemoveIdentityAdaptiveAvgPoolPattern",
     "RemoveIdentityPattern",
     "RemoveStochasticDepthPattern",
     "SigmoidMultiplyToSiLUPattern",
+    "SmoothNormPattern",
     "SoftmaxAttentionPattern",
     "StemConvBNReLUMaxPoolPattern",
 ]
@@ -118,4 +144,10 @@ TENSORRT_FUSIONS = (
     AdaptiveAvgPoolPattern,
 )
 TENSORRT_PATTERNS = (*TENSORRT_CONVERSIONS, *TENSORRT_FUSIONS)
-TENSORRT = Backend("tensorrt", conversion_patterns=TENSORRT_CONVERSIONS, fusion_patterns=TENSORRT_FUSIONS)
+TENSORRT = Backend(
+    "tensorrt",
+    conversion_patterns=TENSORRT_CONVERSIONS,
+    fusion_patterns=TENSORRT_FUSIONS,
+    smooth_patterns=TENSORRT_SMOOTH,
+    quantized_patterns=TENSORRT_QUANTIZED,
+)

@@ -1,0 +1,100 @@
+"""Whose INT8 file is fastest in ONNX Runtime, how far is it from float, and how much of it really runs in integers?
+
+Every candidate's file of one network is loaded in one process, on one thread, and run in turns; the least CPU time
+counts, as a ratio to the float file. "integer" counts convolutions and linears in the graph that ONNX Runtime's
+optimiser leaves; "Q+DQ" are those left inside the graph.
+
+    python benchmarks/deploy/bench_int8.py [--only NET ...] [--rounds 60] [--fresh] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from deploy import cache, files, nets, peers, scoring
+from report import machine, print_table, version_of
+
+FLOAT = "float"
+PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
+
+
+def judge(name: str, rounds: int, chosen: list[peers.Peer], *, keep: bool) -> dict[str, dict[str, Any]]:
+    """Quantise one network with every candidate, then race and read the files."""
+    folder = cache.folder("int8", name)
+    rows: dict[str, dict[str, Any]] = {FLOAT: {"file": str(folder / "float.onnx")}}
+    rows |= files.candidates(name, folder, chosen, keep=keep)
+    seen = nets.pictures(8, nets.SIZES[name], seed=77).numpy()
+    sessions = {}
+    for candidate, row in rows.items():
+        if "failed" in row:
+            continue
+        try:
+            sessions[candidate] = scoring.session(Path(row["file"]))
+            row["coverage"] = scoring.coverage(Path(row["file"])).as_dict()
+        except Exception as error:  # noqa: BLE001 - a file the runtime refuses is a row that says so
+            row["failed"] = f"{type(error).__name__}: {str(error)[:120]}"
+            sessions.pop(candidate, None)
+    results = {candidate: scoring.outputs(opened, seen, 1) for candidate, opened in sessions.items()}
+    times = scoring.race(sessions, seen[:1], rounds)
+    for candidate, least in times.items():
+        rows[candidate] |= {
+            "ms": least,
+            "speed_up": times[FLOAT] / least,
+            "sqnr_db": scoring.sqnr(results[FLOAT], results[candidate]),
+        }
+    return rows
+
+
+def line(name: str, candidate: str, row: dict[str, Any], best: float) -> list[str]:
+    """Return one row of the table."""
+    if "failed" in row:
+        return [name, candidate, "failed", "-", "-", "-", "-", row["failed"][:70]]
+    counts = row["coverage"]
+    left = ", ".join(f"{count} {op}" for op, count in counts["float_ops"].items())
+    attention = counts["attention_integer"] + counts["attention_float"]
+    return [
+        name,
+        candidate,
+        f"{row['speed_up']:.2f}x" + (" *" if row["speed_up"] == best else ""),
+        "-" if candidate == FLOAT else f"{row['sqnr_db']:.1f}",
+        f"{counts['integer']}/{counts['integer'] + counts['float_']}",
+        f"{counts['attention_integer']}/{attention}" if attention else "-",
+        f"{counts['inner_q']}+{counts['inner_dq']}",
+        "" if candidate == FLOAT else left,
+    ]
+
+
+TITLES = ("net", "candidate", "speed-up", "SQNR, dB", "integer", "products", "Q+DQ", "left in float")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=[*nets.TIMED, *nets.TOYS], default=list(nets.TIMED))
+    parser.add_argument("--candidates", nargs="*", help="names; all unless told")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--fresh", action="store_true", help="let the peers quantise again")
+    parser.add_argument("--json", type=Path, help="write the figures to a file")
+    options = parser.parse_args()
+    everyone = [peers.OURS, *peers.PEERS]
+    chosen = [peer for peer in everyone if options.candidates is None or peer.name in options.candidates]
+    figures: dict[str, Any] = {"machine": machine(), "versions": {name: version_of(name) for name in PACKAGES}}
+    figures |= {"rounds": options.rounds, "nets": {}}
+    rows: list[list[str]] = []
+    for name in options.only:
+        judged = judge(name, options.rounds, chosen, keep=not options.fresh)
+        figures["nets"][name] = files.told(judged)
+        best = max(row.get("speed_up", 0.0) for row in judged.values())
+        rows += [line(name, candidate, row, best) for candidate, row in judged.items()]
+    print_table(TITLES, rows)
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

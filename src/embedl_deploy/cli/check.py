@@ -1,0 +1,34 @@
+"""``embedl-deploy check``."""
+
+from pathlib import Path
+
+import click
+
+from embedl_deploy.cli import options
+
+
+@click.command("check")
+@click.argument("file", type=options.FILE)
+@options.dialect
+@click.option(
+    "--fail-on",
+    multiple=True,
+    type=click.Choice(["unfused", "float", "disagreement"]),
+    help="Exit with 3 when an operator has Q/DQ and runs in float (unfused), when a convolution, linear or matrix "
+    "product runs in float (float), or when the runtime chose another kernel than predicted (disagreement).",
+)
+@options.as_json
+def command(file: Path, dialect: str, fail_on: tuple[str, ...], *, as_json: bool) -> int:
+    """Predict for every operator of a Q/DQ FILE the kernel it will land in, and say why not otherwise.
+
+    For ONNX Runtime the answer is confirmed by the graph it writes after optimising; for TensorRT the file is built
+    with TensorRT-RTX where that is installed.
+    """
+    from embedl_deploy.dialect import check  # noqa: PLC0415 - --help needs no ONNX
+
+    contract = check(file, dialect)
+    options.say(contract, as_json=as_json)
+    broken = [(what, row) for what in fail_on for row in contract.failures(what)]
+    for what, row in broken:
+        click.echo(f"embedl-deploy: {what}: {row.operator} {row.node}: {row.reason}", err=True)
+    return options.BROKEN if broken or contract.refused else 0

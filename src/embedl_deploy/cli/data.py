@@ -1,0 +1,59 @@
+"""Batches from .npy and .npz files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from embedl_deploy.errors import InputError
+
+Batch = tuple[np.ndarray, ...] | dict[str, np.ndarray]
+
+
+def batches(place: Path) -> Iterator[Batch]:
+    """Yield the batches of a file or of the files in a folder, in the order of their names.
+
+    Raises:
+        InputError: There is nothing there, or a file is no array.
+    """
+    for path in _files(place):
+        yield _read(path)
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise InputError(f"There is no data at {str(place)!r}; give a .npy or .npz file, or a folder of them.")
+    found = sorted(path for path in place.iterdir() if path.suffix in (".npy", ".npz"))
+    if not found:
+        raise InputError(f"The folder {str(place)!r} has no .npy and no .npz file.")
+    return found
+
+
+def _read(path: Path) -> Batch:
+    try:
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                return (found,)
+            arrays = {name: found[name] for name in found.files}
+    except (ValueError, OSError, EOFError, BadZipFile) as exc:
+        raise InputError(f"{str(path)!r} cannot be read as .npy or .npz: {exc}") from exc
+    if arrays and all(name == f"arr_{index}" for index, name in enumerate(arrays)):
+        return tuple(arrays.values())
+    return arrays
+
+
+def by_name(batch: Batch, names: list[str]) -> dict[str, np.ndarray]:
+    """Return a batch with the names of a file's inputs.
+
+    Raises:
+        InputError: It has not as many arrays as there are names.
+    """
+    if isinstance(batch, dict):
+        return batch
+    if len(batch) != len(names):
+        raise InputError(f"A batch has {len(batch)} arrays; the file has the inputs {names}.")
+    return dict(zip(names, batch, strict=True))

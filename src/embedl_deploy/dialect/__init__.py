@@ -1,0 +1,73 @@
+"""One Q/DQ file per runtime, from one calibration: dialects, and the way from one to another.
+
+The canonical form, which the exporter writes and `lower` reads:
+
+- Operators are float. A quantised value is ``QuantizeLinear`` then ``DequantizeLinear`` on it; scale and zero point are
+  initialisers. An edge without the pair reads the float value, so placement is per edge.
+- Activations are per tensor: int8, uint8, int16, uint16 or float8e4m3fn.
+- Weights are an integer (or float8) initialiser with a ``DequantizeLinear``, per tensor or per channel (``axis``), or
+  int4 per block (``block_size``); float weights behind Q and DQ are read as well.
+- Biases are float initialisers.
+- ``metadata_props["edgeproof.ranges"]`` is JSON, ``{tensor name: [min, max]}``, for every observed tensor, quantised
+  or not, so that lowering can add the Q that another dialect wants.
+- ``metadata_props["edgeproof.modules"]`` is JSON, ``{node name: qualified name of the module}``.
+- ``metadata_props["edgeproof.labels"]`` is JSON, ``{label of a stub in the torch model: tensor name}``.
+
+Tensor and node names are kept by lowering. What a dialect cannot hold (scales of another sign, float biases, the
+placement itself) is kept in ``metadata_props["edgeproof.origin"]``, so that lowering back gives the same bits; what was
+given up is told in ``metadata_props["edgeproof.notes"]``, a JSON list of lines.
+"""
+
+from typing import TYPE_CHECKING
+
+from embedl_deploy._extras import lazy
+from embedl_deploy.dialect._dialects import (
+    DIALECTS,
+    LITERT,
+    ONNXRUNTIME_ARM,
+    ONNXRUNTIME_X86,
+    OPENVINO,
+    TENSORRT,
+    Dialect,
+    get_dialect,
+)
+
+if TYPE_CHECKING:
+    from embedl_deploy.dialect._check import Contract, Verdict, check
+    from embedl_deploy.dialect._files import input_names
+    from embedl_deploy.dialect._lower import lower
+    from embedl_deploy.dialect._model import notes_of
+    from embedl_deploy.dialect._relower import Relowered, relower
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "Contract": "_check",
+        "Relowered": "_relower",
+        "Verdict": "_check",
+        "check": "_check",
+        "input_names": "_files",
+        "lower": "_lower",
+        "notes_of": "_model",
+        "relower": "_relower",
+    },
+)
+
+__all__ = [
+    "DIALECTS",
+    "LITERT",
+    "ONNXRUNTIME_ARM",
+    "ONNXRUNTIME_X86",
+    "OPENVINO",
+    "TENSORRT",
+    "Contract",
+    "Dialect",
+    "Relowered",
+    "Verdict",
+    "check",
+    "get_dialect",
+    "input_names",
+    "lower",
+    "notes_of",
+    "relower",
+]

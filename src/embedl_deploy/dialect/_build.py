@@ -1,0 +1,96 @@
+"""A file parsed and built by TensorRT-RTX, in a process of its own: a crash of the compiler stays there.
+
+``python -m embedl_deploy.dialect._build FILE`` prints one JSON object.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from embedl_deploy._extras import need
+
+_TIMEOUT_S = 600
+# Open sizes get this one; the engine is thrown away.
+_OPEN_SIZE = 1
+
+
+@dataclass(frozen=True)
+class Built:
+    """What the compiler said.
+
+    Attributes:
+        summary: For the contract.
+        refused: Its own words when it refused, else empty.
+    """
+
+    summary: str
+    refused: str = ""
+
+
+def build_tensorrt(model: onnx.ModelProto) -> Built:
+    """Parse and build a model, or say that the compiler is not installed."""
+    if importlib.util.find_spec("tensorrt_rtx") is None:
+        return Built("Predicted from rules; install 'edgeproof-deploy[tensorrt-rtx]' to have the file really built.")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", __name__, str(path)],
+                capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Built(f"TensorRT-RTX did not finish within {_TIMEOUT_S} s.", "time-out")
+    last = done.stdout.strip().splitlines()[-1:] or [""]
+    if done.returncode or not last[0].startswith("{"):
+        tail = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return Built("TensorRT-RTX crashed on this file.", tail[0])
+    answer = json.loads(last[0])
+    if answer["refused"]:
+        return Built(f"TensorRT-RTX {answer['version']} refused the file.", answer["refused"])
+    size = f"{answer['bytes'] / 1e6:.1f} MB, {answer['layers']} network layers"
+    return Built(f"TensorRT-RTX {answer['version']} parsed the file and built an engine ({size}).")
+
+
+def _build(path: str) -> dict[str, Any]:
+    trt = need("tensorrt_rtx")
+    logger = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(logger)
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, logger)
+    answer: dict[str, Any] = {"version": trt.__version__, "refused": "", "bytes": 0, "layers": 0}
+    if not parser.parse_from_file(path):
+        lines = [line for index in range(parser.num_errors) for line in parser.get_error(index).desc().splitlines()]
+        # Without a GPU every refusal also complains about the driver.
+        lines = [line for line in lines if "Cuda Runtime" not in line]
+        answer["refused"] = " ".join(lines) or "no reason given"
+        return answer
+    config = builder.create_builder_config()
+    config.num_compute_capabilities = 1
+    # Targets that need no GPU here; FP8 begins with SM89.
+    has_fp8 = any(network.get_layer(index).get_output_type(0) == trt.fp8 for index in range(network.num_layers))
+    target = trt.ComputeCapability.SM89 if has_fp8 else trt.ComputeCapability.SM86
+    config.set_compute_capability(target, 0)
+    profile = builder.create_optimization_profile()
+    for index in range(network.num_inputs):
+        value = network.get_input(index)
+        shape = [_OPEN_SIZE if size < 0 else size for size in value.shape]
+        if list(value.shape) != shape:
+            profile.set_shape(value.name, shape, shape, shape)
+    config.add_optimization_profile(profile)
+    engine = builder.build_serialized_network(network, config)
+    if engine is None:
+        answer["refused"] = "the network was parsed, and no engine could be built"
+        return answer
+    return {**answer, "bytes": engine.nbytes, "layers": network.num_layers}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_build(sys.argv[1])))  # noqa: T201 - the answer to the parent

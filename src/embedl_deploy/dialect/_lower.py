@@ -1,0 +1,121 @@
+"""`lower`: take a model apart, change placement and number formats, put it together again."""
+
+import copy
+import json
+from typing import Literal
+
+import onnx
+
+from embedl_deploy.dialect._constants import convert_weights, integer_biases, lacking
+from embedl_deploy.dialect._dialects import Dialect, get_dialect
+from embedl_deploy.dialect._files import check_graph
+from embedl_deploy.dialect._half import halve
+from embedl_deploy.dialect._model import DIALECT, NOTES, ORIGIN, Parts, opset_of, read, set_metadata, write
+from embedl_deploy.dialect._opset import raise_opset
+from embedl_deploy.dialect._origin import recall, remember
+from embedl_deploy.dialect._place import convert_formats, place, share_scales, show_floors
+from embedl_deploy.errors import DialectError, ModelFileError, known
+
+_INTEGER_OPERATORS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"})
+
+
+def lower(
+    model: onnx.ModelProto,
+    dialect: str | Dialect,
+    *,
+    scales: Literal["keep", "refit"] = "keep",
+    float_type: str = "float32",
+    fallback: bool = False,
+) -> onnx.ModelProto:
+    """Return a Q/DQ model in a runtime's dialect; the model given is not changed.
+
+    Args:
+        model: A model in the canonical form, in another dialect, or made by another tool.
+        dialect: The name of a dialect, or one of your own.
+        scales: ``keep`` leaves scales as they were simulated, bit for bit, where the dialect can hold them; ``refit``
+            chooses them anew from the observed ranges, so that a range that starts at 0 uses every integer.
+        float_type: Type of what is not quantised; ``float16`` for TensorRT 11, which runs what it reads.
+        fallback: Whether a tensor whose format the dialect lacks is left in float, with a note, instead of an error.
+
+    Raises:
+        DialectError: The dialect is unknown or cannot express what the model says.
+        ModelFileError: The model cannot be taken apart.
+    """
+    target = get_dialect(dialect)
+    _check(model, target, scales, float_type)
+    parts = read(raise_opset(model, target.opset))
+    needed = _needed_opset(parts, target, float_type)
+    parts = recall(parts if needed <= parts.opset else read(raise_opset(model, needed)))
+    _refuse(parts, target, fallback=fallback)
+    before = copy.deepcopy(parts)
+    if not target.zero_point:
+        show_floors(parts)
+    place(parts, target)
+    convert_formats(parts, target, refit=scales == "refit")
+    share_scales(parts, target)
+    convert_weights(parts, target)
+    if target.integer_bias:
+        integer_biases(parts)
+    return _finish(before, parts, target, float_type)
+
+
+def _finish(before: Parts, parts: Parts, target: Dialect, float_type: str) -> onnx.ModelProto:
+    parts.settle()
+    lowered = write(parts)
+    if float_type == "float16":
+        parts.notes += halve(lowered)
+    set_metadata(
+        lowered,
+        {
+            DIALECT: target.name,
+            ORIGIN: remember(before, parts),
+            NOTES: json.dumps(parts.notes) if parts.notes else "",
+        },
+    )
+    return lowered
+
+
+def _check(model: onnx.ModelProto, target: Dialect, scales: str, float_type: str) -> None:
+    if scales not in ("keep", "refit"):
+        raise DialectError(f"scales={scales!r} is not known; known are 'keep', 'refit'.")
+    if float_type not in target.float_types:
+        raise DialectError(
+            f"{target.name} takes the rest of the graph in {known(target.float_types)}, not {float_type!r}.",
+            dialect=target.name,
+        )
+    if not model.graph.node:
+        raise ModelFileError("The model has no operators.")
+    if not opset_of(model):
+        raise ModelFileError("The model names no version of the standard operators.")
+    check_graph(model)
+    integer = [node.name or node.op_type for node in model.graph.node if node.op_type in _INTEGER_OPERATORS]
+    if integer:
+        raise ModelFileError(
+            f"The model has integer operators ({known(integer[:3])}), and only Q/DQ models can be lowered; "
+            "quantise again with the format QDQ."
+        )
+
+
+def _refuse(parts: Parts, target: Dialect, *, fallback: bool) -> None:
+    """Refuse what the dialect cannot express, unless it may become float."""
+    found = lacking(parts, target)
+    if found and not fallback:
+        first = ", ".join(f"{name!r} ({what})" for name, what in sorted(found.items())[:4])
+        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+        raise DialectError(
+            f"{target.name} cannot express {first}{more}. Choose another dialect or precision, "
+            "or give fallback=True to leave them in float.",
+            dialect=target.name,
+            places=sorted(found),
+        )
+
+
+def _needed_opset(parts: Parts, target: Dialect, float_type: str) -> int:
+    """Return the version that has every type the file needs."""
+    formats = [*parts.params.values(), *(weight.params for weight in parts.weights.values())]
+    needed = target.opset
+    if float_type == "float16" or any(item.type == "float8e4m3fn" for item in formats):
+        needed = max(needed, 19)
+    if any(item.block or item.type in ("int4", "uint4", "int16", "uint16") for item in formats):
+        needed = max(needed, 21)
+    return needed

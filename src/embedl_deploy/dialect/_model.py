@@ -1,0 +1,578 @@
+"""An ONNX model taken apart: float graph here, quantisation beside it.
+
+`read` takes every Q/DQ out of a graph and notes on which edges it stood; `write` puts them back. What lies between may
+change placement and number formats without touching the graph.
+"""
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from embedl_deploy.dialect._numbers import DTYPES, Params
+from embedl_deploy.errors import ModelFileError
+
+RANGES = "edgeproof.ranges"
+MODULES = "edgeproof.modules"
+LABELS = "edgeproof.labels"
+ORIGIN = "edgeproof.origin"
+NOTES = "edgeproof.notes"
+DIALECT = "edgeproof.dialect"
+
+Edge = tuple[str, int]
+_TYPE_NAMES: dict[int, str] = {
+    onnx.TensorProto.INT4: "int4", onnx.TensorProto.UINT4: "uint4", onnx.TensorProto.INT8: "int8",
+    onnx.TensorProto.UINT8: "uint8", onnx.TensorProto.INT16: "int16", onnx.TensorProto.UINT16: "uint16",
+    onnx.TensorProto.INT32: "int32", onnx.TensorProto.FLOAT8E4M3FN: "float8e4m3fn",
+}  # fmt: skip
+_ONNX_TYPES = {name: number for number, name in _TYPE_NAMES.items()}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant in integers, as it lies in the file."""
+
+    values: np.ndarray
+    params: Params
+
+    @property
+    def real(self) -> np.ndarray:
+        """The real numbers."""
+        return self.params.dequantize(self.values)
+
+
+@dataclass
+class Parts:
+    """A model in parts; the graph in `model` has no Q/DQ that belongs to a boundary.
+
+    Attributes:
+        model: The float graph; every node has a name.
+        tensor_of: The tensor of each boundary; a tensor with two formats has two boundaries.
+        params: The format of each boundary.
+        edges: Which boundary a node's input reads; an edge not listed reads the float value.
+        weights: Constants in integers, by the name the graph reads them under.
+        integers: The tensor that holds a boundary's integers in the file that was read.
+        doubled: Boundaries that have more than one Q in the file that was read.
+        ranges: Observed ranges by tensor.
+        notes: What was given up.
+    """
+
+    model: onnx.ModelProto
+    tensor_of: dict[str, str] = field(default_factory=dict)
+    params: dict[str, Params] = field(default_factory=dict)
+    edges: dict[Edge, str] = field(default_factory=dict)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    integers: dict[str, str] = field(default_factory=dict)
+    doubled: set[str] = field(default_factory=set)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def graph(self) -> onnx.GraphProto:
+        """The float graph."""
+        return self.model.graph
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operators."""
+        return opset_of(self.model)
+
+    def boundary(self, tensor: str, params: Params) -> str:
+        """Return the boundary that holds a tensor in a format; make it if there is none."""
+        for name, held in self.tensor_of.items():
+            if held == tensor and self.params[name].same(params):
+                return name
+        name, number = tensor, 2
+        while name in self.tensor_of:
+            name, number = f"{tensor}#{number}", number + 1
+        self.tensor_of[name] = tensor
+        self.params[name] = params
+        return name
+
+    def constants(self) -> dict[str, onnx.TensorProto]:
+        """The initialisers by name."""
+        return {value.name: value for value in self.graph.initializer}
+
+    def settle(self) -> None:
+        """Name the boundaries as reading the written file would: after their tensors."""
+        named = Parts(self.model)
+        new = {name: named.boundary(tensor, self.params[name]) for name, tensor in self.tensor_of.items()}
+        self.tensor_of, self.params = named.tensor_of, named.params
+        self.edges = {edge: new[name] for edge, name in self.edges.items()}
+
+    def prune(self) -> None:
+        """Forget boundaries that no edge reads."""
+        used = set(self.edges.values())
+        for name in [name for name in self.tensor_of if name not in used]:
+            del self.tensor_of[name], self.params[name]
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of the standard operators, 0 for none."""
+    return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+
+
+def metadata(model: onnx.ModelProto) -> dict[str, str]:
+    """Return the metadata as a dictionary."""
+    return {entry.key: entry.value for entry in model.metadata_props}
+
+
+def set_metadata(model: onnx.ModelProto, values: dict[str, str]) -> None:
+    """Replace entries; an empty text removes one."""
+    kept = {**metadata(model), **values}
+    del model.metadata_props[:]
+    helper.set_model_props(model, {key: value for key, value in kept.items() if value})
+
+
+def notes_of(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return what lowering gave up or left out, a line each."""
+    return tuple(json.loads(metadata(model).get(NOTES, "[]")))
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """Return a node's attribute."""
+    for entry in node.attribute:
+        if entry.name == name:
+            return helper.get_attribute_value(entry)
+    return default
+
+
+def consumers(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, int]]]:
+    """Return who reads each tensor, and as which input."""
+    found: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            found.setdefault(name, []).append((node, index))
+    return found
+
+
+def producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """Return the node that makes each tensor."""
+    return {name: node for node in graph.node for name in node.output if name}
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Give every node a name of its own; edges are told by it."""
+    seen: set[str] = set()
+    for number, node in enumerate(graph.node):
+        base = node.name or f"{node.op_type}_{number}"
+        name, extra = base, 2
+        while name in seen:
+            name, extra = f"{base}_{extra}", extra + 1
+        node.name = name
+        seen.add(name)
+
+
+def read(model: onnx.ModelProto) -> Parts:
+    """Take a Q/DQ model apart; the model given is not changed.
+
+    Raises:
+        ModelFileError: The graph is not one that can be taken apart.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    _constants_to_initializers(copy.graph)
+    name_nodes(copy.graph)
+    parts = Parts(copy, ranges=_read_ranges(copy))
+    _Reader(parts).run()
+    _fold_weight_transposes(parts)
+    return parts
+
+
+def _read_ranges(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
+    """Read the observed ranges; a range that is no pair of finite numbers is no range."""
+    text = metadata(model).get(RANGES, "{}")
+    try:
+        pairs = {str(name): (float(low), float(high)) for name, (low, high) in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise ModelFileError(f"The metadata {RANGES!r} is not JSON of the form {{tensor: [min, max]}}: {exc}") from exc
+    return {name: pair for name, pair in pairs.items() if np.all(np.isfinite(pair)) and pair[0] <= pair[1]}
+
+
+def _constants_to_initializers(graph: onnx.GraphProto) -> None:
+    """Turn Constant nodes into initialisers: exporters differ, the meaning does not."""
+    kept = []
+    for node in graph.node:
+        value = attribute(node, "value") if node.op_type == "Constant" else None
+        if value is None:
+            kept.append(node)
+            continue
+        tensor = graph.initializer.add()
+        tensor.CopyFrom(value)
+        tensor.name = node.output[0]
+    if len(kept) < len(graph.node):
+        replace_nodes(graph, kept)
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Set a graph's nodes."""
+    copies = []
+    for node in nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copies.append(copy)
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+class _Reader:
+    """Takes the Q/DQ out of one graph."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.graph = parts.graph
+        self.constants = parts.constants()
+        self.maker = producers(self.graph)
+        self.readers = consumers(self.graph)
+        self.outputs = {value.name for value in self.graph.output}
+        self.gone: set[str] = set()
+        self.swapped: dict[str, onnx.NodeProto] = {}
+        # The name that replaces a DQ's output, and the boundary it stands for (None for a constant).
+        self.instead: dict[str, tuple[str, str | None]] = {}
+
+    def run(self) -> None:
+        for node in self.graph.node:
+            if node.op_type == "DequantizeLinear":
+                self._take(node)
+        self._keep_outputs()
+        self._rewire()
+        self._drop_constants()
+
+    def _take(self, node: onnx.NodeProto) -> None:
+        """Take one DQ and the Q before it, if they are a pair on a value or a constant."""
+        if node.input[0] in self.constants:
+            self._take_constant(node, numpy_helper.to_array(self.constants[node.input[0]]))
+            return
+        maker = self.maker.get(node.input[0])
+        params = self._pair_params(maker, node)
+        if maker is None or params is None:
+            return
+        if maker.input[0] in self.constants:
+            values = numpy_helper.to_array(self.constants[maker.input[0]])
+            self._take_constant(node, params.quantize(values), maker.input[0])
+        elif params.axis is None and self._is_inner(maker):
+            self.gone |= {node.name, maker.name}
+            self.instead[node.output[0]] = self._source(maker, params)
+
+    def _pair_params(self, maker: onnx.NodeProto | None, node: onnx.NodeProto) -> Params | None:
+        """Return the format of a Q and the DQ after it, None if they are not two halves of one."""
+        if maker is None or maker.op_type != "QuantizeLinear":
+            return None
+        params, other = self._params(node), self._params(maker)
+        return params if params is not None and other is not None and params.same(other) else None
+
+    def _is_inner(self, maker: onnx.NodeProto) -> bool:
+        """Tell whether a Q's integers are read by DQs alone."""
+        inner = all(reader.op_type == "DequantizeLinear" for reader, _ in self.readers[maker.output[0]])
+        return inner and maker.output[0] not in self.outputs
+
+    def _source(self, maker: onnx.NodeProto, params: Params) -> tuple[str, str]:
+        """Return tensor and boundary of a pair; on another pair, an equal one melts, else an Identity parts them."""
+        tensor = maker.input[0]
+        below = self.instead.get(tensor)
+        if below is None or below[1] is None:
+            boundary = self.parts.boundary(tensor, params)
+            if self.parts.integers.setdefault(boundary, maker.output[0]) != maker.output[0]:
+                self.parts.doubled.add(boundary)
+            return tensor, boundary
+        if self.parts.params[below[1]].same(params):
+            return below[0], below[1]
+        again = f"{tensor}/again"
+        self.swapped[maker.name] = helper.make_node("Identity", [tensor], [again], name=f"requantize/{maker.name}")
+        return again, self.parts.boundary(again, params)
+
+    def _take_constant(self, node: onnx.NodeProto, values: np.ndarray, name: str = "") -> None:
+        params = self._params(node)
+        if params is None:
+            return
+        name = name or node.input[0]
+        held = self.parts.weights.get(name)
+        if held is not None and not held.params.same(params):
+            # One constant under two formats: the second gets a name of its own.
+            name = node.output[0]
+        self.parts.weights[name] = Weight(values, params)
+        self.gone.add(node.name)
+        maker = self.maker.get(node.input[0])
+        if maker is not None:
+            self.gone.add(maker.name)
+        self.instead[node.output[0]] = (name, None)
+
+    def _params(self, node: onnx.NodeProto) -> Params | None:
+        """Read scale and zero point; None when they are computed in the graph."""
+        scale = self._value(node.input[1])
+        if scale is None:
+            return None
+        # A channel of zeros may have a scale of 0; a whole tensor may not.
+        if not np.all(np.isfinite(scale)) or np.any(scale < 0) or not np.any(scale):
+            raise ModelFileError(f"The scale {node.input[1]!r} of {node.name!r} is 0, negative or not finite.")
+        kind = self._integer_type(node)
+        zero = self._value(node.input[2]) if len(node.input) > 2 and node.input[2] else None
+        if len(node.input) > 2 and node.input[2] and zero is None:
+            return None
+        if zero is None or kind not in _INTEGERS:
+            zero = np.zeros(scale.shape, np.int64)
+        if zero.size != scale.size:
+            raise ModelFileError(f"{node.name!r} has {scale.size} scales and {zero.size} zero points.")
+        scale, zero = scale.astype(np.float32), zero.astype(np.int64)
+        block = int(attribute(node, "block_size", 0) or 0)
+        if scale.size == 1 and not block:
+            return Params(scale.reshape(()), zero.reshape(()), kind)
+        axis = int(attribute(node, "axis", 1))
+        return Params(scale, zero.reshape(scale.shape), kind, self._axis(node, axis, scale), block)
+
+    def _axis(self, node: onnx.NodeProto, axis: int, scale: np.ndarray) -> int:
+        """Count a channel axis from the front."""
+        if axis >= 0:
+            return axis
+        constant = self.constants.get(node.input[0])
+        return axis + (len(constant.dims) if constant is not None else scale.ndim)
+
+    def _integer_type(self, node: onnx.NodeProto) -> str:
+        """Return the integer type at a Q or DQ."""
+        number = int(attribute(node, "output_dtype", 0) or 0) if node.op_type == "QuantizeLinear" else 0
+        names = [node.input[0]] if node.op_type == "DequantizeLinear" else []
+        names += [node.input[2]] if len(node.input) > 2 and node.input[2] else []
+        for name in names:
+            kind = self.constants[name].data_type if name in self.constants else number
+            if number and kind != number:
+                raise ModelFileError(f"{node.name!r} has integers of one type and a zero point of another.")
+            number = kind
+        if not number and node.op_type == "DequantizeLinear":
+            maker = self.maker.get(node.input[0])
+            if maker is not None and maker.op_type == "QuantizeLinear":
+                return self._integer_type(maker)
+        number = number or onnx.TensorProto.UINT8
+        if number not in _TYPE_NAMES:
+            raise ModelFileError(
+                f"{node.name!r} quantises to {onnx.TensorProto.DataType.Name(number)}; "
+                f"known are {', '.join(sorted(_ONNX_TYPES))}."
+            )
+        return _TYPE_NAMES[number]
+
+    def _value(self, name: str) -> np.ndarray | None:
+        tensor = self.constants.get(name)
+        if tensor is not None:
+            return numpy_helper.to_array(tensor)
+        maker = self.maker.get(name)
+        if maker is not None and maker.op_type == "Identity":
+            return self._value(maker.input[0])
+        return None
+
+    def _keep_outputs(self) -> None:
+        """Give a graph output that a DQ made an Identity: the name stays, and so does the edge."""
+        for name in sorted(self.outputs & set(self.instead)):
+            node = self.graph.node.add()
+            node.CopyFrom(helper.make_node("Identity", [name], [name], name=f"output/{name}"))
+
+    def _rewire(self) -> None:
+        kept = []
+        for old in self.graph.node:
+            node = self.swapped.get(old.name, old)
+            if node.name in self.gone:
+                continue
+            kept.append(node)
+            for index, name in enumerate(node.input):
+                if name not in self.instead:
+                    continue
+                node.input[index], boundary = self.instead[name]
+                if boundary is not None:
+                    self.parts.edges[node.name, index] = boundary
+        replace_nodes(self.graph, kept)
+
+    def _drop_constants(self) -> None:
+        """Forget initialisers nobody reads any more."""
+        used = {name for node in self.graph.node for name in node.input} | self.outputs
+        used |= {name for node in self.graph.node for name in _captured(node)}
+        kept = [
+            value for value in self.graph.initializer if value.name in used and value.name not in self.parts.weights
+        ]
+        gone = {value.name for value in self.graph.initializer} - {value.name for value in kept}
+        del self.graph.initializer[:]
+        self.graph.initializer.extend(kept)
+        inputs = [value for value in self.graph.input if value.name not in gone]
+        del self.graph.input[:]
+        self.graph.input.extend(inputs)
+        self.parts.prune()
+
+
+_INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
+
+
+def _captured(node: onnx.NodeProto) -> Iterable[str]:
+    """Yield the names that a node's inner graphs read from outside."""
+    for entry in node.attribute:
+        for graph in (*entry.graphs, entry.g) if entry.type in (entry.GRAPH, entry.GRAPHS) else ():
+            for inner in graph.node:
+                yield from inner.input
+                yield from _captured(inner)
+
+
+def _fold_weight_transposes(parts: Parts) -> None:
+    """Transpose a quantised weight in the file: runtimes fuse a DQ with the operator that reads it, and no further."""
+    readers = consumers(parts.graph)
+    kept = []
+    for node in parts.graph.node:
+        weight = parts.weights.get(node.input[0]) if node.op_type == "Transpose" else None
+        if weight is None or weight.params.block:
+            kept.append(node)
+            continue
+        order = list(attribute(node, "perm") or range(weight.values.ndim)[::-1])
+        params = weight.params
+        if params.axis is not None:
+            params = replace(params, axis=order.index(params.axis))
+        parts.weights[node.output[0]] = Weight(np.ascontiguousarray(weight.values.transpose(order)), params)
+        if all(reader.op_type == "Transpose" for reader, _ in readers[node.input[0]]):
+            readers[node.input[0]] = []
+    if len(kept) == len(parts.graph.node):
+        return
+    replace_nodes(parts.graph, kept)
+    used = {name for node in parts.graph.node for name in node.input}
+    for name in [name for name in parts.weights if name not in used]:
+        del parts.weights[name]
+
+
+def write(parts: Parts) -> onnx.ModelProto:
+    """Put the Q/DQ back and return a new model."""
+    model = onnx.ModelProto()
+    model.CopyFrom(parts.model)
+    _Writer(parts, model).run()
+    return model
+
+
+class _Writer:
+    """Puts Q/DQ into one graph."""
+
+    def __init__(self, parts: Parts, model: onnx.ModelProto) -> None:
+        self.parts = parts
+        self.graph = model.graph
+        self.taken = {name for node in self.graph.node for name in (*node.input, *node.output)}
+        self.taken |= {value.name for value in (*self.graph.initializer, *self.graph.input)} | set(parts.weights)
+        self.scalars: dict[tuple[Any, ...], str] = {}
+
+    def run(self) -> None:
+        made: dict[str, str] = {}
+        before: dict[str, list[onnx.NodeProto]] = {}
+        first = [node for name in self.parts.weights for node in self._weight(name, made)]
+        for boundary, tensor in self.parts.tensor_of.items():
+            before.setdefault(tensor, []).extend(self._pair(boundary, tensor, made))
+        nodes = list(first)
+        for value in self.graph.input:
+            nodes += before.get(value.name, [])
+        for node in self.graph.node:
+            for index, name in enumerate(node.input):
+                held = self.parts.edges.get((node.name, index))
+                if held is not None:
+                    node.input[index] = made[f"boundary {held}"]
+                elif name in self.parts.weights:
+                    node.input[index] = made[f"weight {name}"]
+            nodes.append(node)
+            for name in node.output:
+                nodes += before.get(name, [])
+        replace_nodes(self.graph, self._without_output_identities(nodes))
+        self._drop_stale_types()
+
+    def _drop_stale_types(self) -> None:
+        """Forget noted types of constants and of tensors that are gone: a bias may be int32 now."""
+        made = {name for node in self.graph.node for name in node.output}
+        kept = [value for value in self.graph.value_info if value.name in made]
+        del self.graph.value_info[:]
+        self.graph.value_info.extend(kept)
+
+    def _without_output_identities(self, nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+        """Let a DQ write a graph output itself where an Identity stands only for the name."""
+        outputs = {value.name for value in self.graph.output}
+        kept, renamed = [], {}
+        for node in nodes:
+            stands_in = node.op_type == "Identity" and node.name == f"output/{node.output[0]}"
+            if stands_in and node.output[0] in outputs and node.input[0] not in renamed:
+                renamed[node.input[0]] = node.output[0]
+            else:
+                kept.append(node)
+        makers = {name: node for node in kept for name in node.output}
+        for old, new in renamed.items():
+            if old not in makers:
+                kept.append(helper.make_node("Identity", [old], [new], name=f"output/{new}"))
+                continue
+            for node in kept:
+                for names in (node.input, node.output):
+                    for index, name in enumerate(names):
+                        if name == old:
+                            names[index] = new
+        return kept
+
+    def _pair(self, boundary: str, tensor: str, made: dict[str, str]) -> list[onnx.NodeProto]:
+        params = self.parts.params[boundary]
+        scale, zero = self._parameters(boundary, params)
+        quantized, real = self._fresh(f"{boundary}/q"), self._fresh(f"{boundary}/dq")
+        made[f"boundary {boundary}"] = real
+        return [
+            helper.make_node("QuantizeLinear", [tensor, scale, zero], [quantized], name=quantized),
+            helper.make_node("DequantizeLinear", [quantized, scale, zero], [real], name=real),
+        ]
+
+    def _weight(self, name: str, made: dict[str, str]) -> list[onnx.NodeProto]:
+        weight = self.parts.weights[name]
+        self.graph.initializer.append(to_tensor(name, weight.values, weight.params.type))
+        scale, zero = self._parameters(name, weight.params)
+        real = self._fresh(f"{name}/dq")
+        made[f"weight {name}"] = real
+        options: dict[str, Any] = {} if weight.params.axis is None else {"axis": weight.params.axis}
+        if weight.params.block:
+            options["block_size"] = weight.params.block
+        return [helper.make_node("DequantizeLinear", [name, scale, zero], [real], name=real, **options)]
+
+    def _parameters(self, name: str, params: Params) -> tuple[str, str]:
+        """Write scale and zero point; an equal pair is written once per name."""
+        scale, zero = self._fresh(f"{name}/scale"), self._fresh(f"{name}/zero_point")
+        self.graph.initializer.append(numpy_helper.from_array(np.asarray(params.scale, np.float32), scale))
+        self.graph.initializer.append(to_tensor(zero, params.zero_point, params.type))
+        return scale, zero
+
+    def _fresh(self, name: str) -> str:
+        base, number = name, 2
+        while name in self.taken:
+            name, number = f"{base}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+
+def to_tensor(name: str, values: np.ndarray, kind: str) -> onnx.TensorProto:
+    """Make a tensor of one of the quantised types."""
+    return numpy_helper.from_array(np.asarray(values).astype(DTYPES[kind]), name)
+
+
+def infer_shapes(parts: Parts) -> dict[str, tuple[int, ...]]:
+    """Infer the shapes of the float graph, -1 for sizes that are open."""
+    model = onnx.ModelProto()
+    model.CopyFrom(parts.model)
+    for name, weight in parts.weights.items():
+        model.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, weight.values.shape))
+    # Values of large constants play no part in shapes.
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    return {
+        value.name: tuple(
+            size.dim_value if size.HasField("dim_value") else -1 for size in value.type.tensor_type.shape.dim
+        )
+        for value in (*inferred.value_info, *inferred.input, *inferred.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+
+
+def pack(values: np.ndarray) -> dict[str, Any]:
+    """Write an array as JSON-able data, exact to the bit."""
+    return {
+        "type": str(values.dtype),
+        "shape": list(values.shape),
+        "data": base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii"),
+    }
+
+
+def unpack(data: dict[str, Any]) -> np.ndarray:
+    """Read what `pack` wrote."""
+    kind = DTYPES.get(data["type"], None) or np.dtype(data["type"])
+    return np.frombuffer(base64.b64decode(data["data"]), kind).reshape(data["shape"]).copy()

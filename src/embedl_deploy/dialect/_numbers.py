@@ -1,0 +1,149 @@
+"""Number formats: what integers a type has, and the same real numbers in another type.
+
+``real = (integer - zero_point) * scale``. Going from int8 to uint8 shifts integers and zero point by 128 and leaves the
+scale alone, bit for bit; only a zero point that the target cannot have costs a new scale.
+"""
+
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import numpy as np
+
+LIMITS = {
+    "int4": (-8, 7),
+    "uint4": (0, 15),
+    "int8": (-128, 127),
+    "uint8": (0, 255),
+    "int16": (-32768, 32767),
+    "uint16": (0, 65535),
+    "int32": (-(2**31), 2**31 - 1),
+}
+FP8_MAX = 448.0
+DTYPES = {
+    **{name: np.dtype(name) for name in ("int8", "uint8", "int16", "uint16", "int32")},
+    "int4": np.dtype(ml_dtypes.int4),
+    "uint4": np.dtype(ml_dtypes.uint4),
+    "float8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+}
+_SIGNED = {"uint8": "int8", "uint16": "int16", "uint4": "int4"}
+_UNSIGNED = {signed: unsigned for unsigned, signed in _SIGNED.items()}
+
+
+@dataclass(frozen=True)
+class Params:
+    """How a tensor is quantised.
+
+    Attributes:
+        scale: float32; no dimension, one per channel, or one per block.
+        zero_point: Of the scale's shape; zeros for float8.
+        type: Name of the integer type, or ``float8e4m3fn``.
+        axis: Where channels or blocks lie, None for one scale.
+        block: Length of a block, 0 for none.
+    """
+
+    scale: np.ndarray
+    zero_point: np.ndarray
+    type: str
+    axis: int | None = None
+    block: int = 0
+
+    def same(self, other: "Params") -> bool:
+        """Tell whether two quantise alike, bit for bit."""
+        return (
+            (self.type, self.axis, self.block) == (other.type, other.axis, other.block)
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.zero_point, other.zero_point)
+        )
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and largest real number that a per-tensor format can tell."""
+        scale, zero = float(self.scale), int(self.zero_point)
+        if self.type not in LIMITS:
+            return -FP8_MAX * scale, FP8_MAX * scale
+        low, high = LIMITS[self.type]
+        return (low - zero) * scale, (high - zero) * scale
+
+    def spread(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Return scale and zero point in a shape that broadcasts over a tensor of the given shape."""
+        if self.axis is None:
+            return self.scale, self.zero_point
+        if self.block:
+            scale = np.repeat(self.scale, self.block, self.axis)
+            zero = np.repeat(self.zero_point, self.block, self.axis)
+            cut = tuple(slice(0, size) for size in shape)
+            return scale[cut], zero[cut]
+        places = [1] * len(shape)
+        places[self.axis] = -1
+        return self.scale.reshape(places), self.zero_point.reshape(places)
+
+    def quantize(self, values: np.ndarray) -> np.ndarray:
+        """Round real numbers, half to even."""
+        scale, zero = self.spread(values.shape)
+        safe = np.where(scale == 0, np.float32(1), scale)
+        ratio = values.astype(np.float32) / safe
+        if self.type not in LIMITS:
+            return np.asarray(np.clip(ratio, -FP8_MAX, FP8_MAX), DTYPES[self.type])
+        low, high = LIMITS[self.type]
+        whole = np.clip(np.rint(ratio).astype(np.float64) + zero, low, high)
+        return np.asarray(whole, DTYPES[self.type])
+
+    def dequantize(self, values: np.ndarray) -> np.ndarray:
+        """Return the real numbers as float32."""
+        scale, zero = self.spread(values.shape)
+        if self.type not in LIMITS:
+            return np.asarray(values.astype(np.float32) * scale, np.float32)
+        wide = values.astype(np.int64) - zero.astype(np.int64)
+        return np.asarray(wide.astype(np.float32) * scale, np.float32)
+
+
+def per_tensor(scale: float, zero_point: int, kind: str) -> Params:
+    """Make the format of an activation."""
+    return Params(np.asarray(scale, np.float32), np.asarray(zero_point, np.int64), kind)
+
+
+def for_range(low: float, high: float, kind: str, *, zero_point: bool) -> Params:
+    """Choose a format for an observed range; 0 stays exact, and an empty range gets a scale of 1."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    if kind not in LIMITS:
+        return per_tensor(max(-low, high) / FP8_MAX or 1.0, 0, kind)
+    least, most = LIMITS[kind]
+    if not zero_point:
+        return per_tensor(_positive(max(-low, high) / most), 0, kind)
+    scale = _positive((high - low) / (most - least))
+    return per_tensor(scale, int(np.clip(np.rint(least - low / scale), least, most)), kind)
+
+
+def _positive(scale: float) -> float:
+    """Never a scale that vanishes in float32."""
+    return scale if scale >= float(np.finfo(np.float32).tiny) else 1.0
+
+
+def resign(params: Params, kind: str) -> Params:
+    """Shift between the signed and the unsigned type of one width; the scale stays."""
+    if params.type == kind:
+        return params
+    shift = LIMITS[kind][0] - LIMITS[params.type][0]
+    return replace(params, zero_point=params.zero_point + shift, type=kind)
+
+
+def counterpart(kind: str, *, signed: bool) -> str:
+    """Return the type of the same width and the asked-for sign."""
+    return (_SIGNED if signed else _UNSIGNED).get(kind, kind)
+
+
+def unzero(params: Params) -> Params:
+    """Make an activation symmetric around 0 in its signed type.
+
+    A zero point in the middle (uint8 128) goes by shifting; any other costs a new scale, with the range kept.
+    """
+    signed = resign(params, counterpart(params.type, signed=True)) if params.type in LIMITS else params
+    if not np.any(signed.zero_point):
+        return signed
+    low, high = signed.bounds
+    return for_range(low, high, signed.type, zero_point=False)
+
+
+def at_minimum(params: Params) -> Params:
+    """Put the zero point of a range that starts at 0 at the type's minimum; the scale stays."""
+    return replace(params, zero_point=np.asarray(LIMITS[params.type][0], np.int64))

@@ -1,0 +1,88 @@
+"""`relower`: a Q/DQ file made by any tool, in another dialect."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from embedl_deploy.dialect._dialects import Dialect, get_dialect
+from embedl_deploy.dialect._files import load, save
+from embedl_deploy.dialect._lower import lower
+from embedl_deploy.dialect._model import ORIGIN, RANGES, metadata, notes_of, read, set_metadata
+from embedl_deploy.dialect._observe import Sample, observe
+from embedl_deploy.dialect._origin import recall
+from embedl_deploy.errors import ModelFileError
+
+
+@dataclass(frozen=True)
+class Relowered:
+    """What `relower` wrote.
+
+    Attributes:
+        path: The file.
+        dialect: Its dialect.
+        boundaries: How many quantised activations it has.
+        weights: How many quantised weights it has.
+        notes: What was given up or left in float, a line each.
+    """
+
+    path: Path
+    dialect: str
+    boundaries: int
+    weights: int
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.dialect}, {self.boundaries} quantised activations, {self.weights} weights"]
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+def relower(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    dialect: str | Dialect,
+    scales: Literal["keep", "refit"] = "keep",
+    float_type: str = "float32",
+    fallback: bool = False,
+    samples: Iterable[Sample] | None = None,
+) -> Relowered:
+    """Write a Q/DQ file in another dialect; scales that the dialect can hold stay, bit for bit.
+
+    Args:
+        source: The file: of another dialect, or made by another tool.
+        target: Where to write; may be the same file.
+        dialect: As for `lower`.
+        scales: As for `lower`.
+        float_type: As for `lower`.
+        fallback: As for `lower`.
+        samples: Inputs by name, to observe ranges on that the file does not tell and the dialect asks for.
+
+    Raises:
+        ModelFileError: The file cannot be read, has no Q/DQ, or cannot be written.
+        DialectError: The dialect is unknown or cannot express what the file says.
+        InputError: The samples do not fit.
+    """
+    chosen = get_dialect(dialect)
+    model = load(source)
+    if samples is not None:
+        parts = recall(read(model))
+        observe(parts, samples)
+        set_metadata(model, {RANGES: json.dumps({name: list(pair) for name, pair in parts.ranges.items()})})
+    if not any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.node):
+        raise ModelFileError(
+            f"{str(source)!r} has no Q/DQ: there is nothing to lower. Quantise it first.", path=str(source)
+        )
+    lowered = lower(model, chosen, scales=scales, float_type=float_type, fallback=fallback)
+    path = save(lowered, target)
+    counts = read(lowered) if float_type == "float32" else None
+    origin = json.loads(metadata(lowered)[ORIGIN])
+    return Relowered(
+        path,
+        chosen.name,
+        len(origin["lowered"]),
+        len(counts.weights) if counts else 0,
+        notes_of(lowered),
+    )

@@ -1,0 +1,23 @@
+"""Write models as ONNX files. Needs ``edgeproof-deploy[onnx]``, which is imported on first use."""
+
+from typing import TYPE_CHECKING
+
+from embedl_deploy._extras import lazy
+
+if TYPE_CHECKING:
+    from embedl_deploy.export._onnx import export_onnx as export_onnx
+    from embedl_deploy.export._verification import BoundaryRow, OutputRow, Verification
+    from embedl_deploy.export._verify import verify
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "BoundaryRow": "_verification",
+        "OutputRow": "_verification",
+        "Verification": "_verification",
+        "export_onnx": "_onnx",
+        "verify": "_verify",
+    },
+)
+
+__all__ = ["BoundaryRow", "OutputRow", "Verification", "export_onnx", "verify"]

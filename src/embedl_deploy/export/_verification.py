@@ -1,0 +1,169 @@
+"""What `verify` found: rows for outputs and boundaries, as a table and as a page of its own."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from embedl_deploy._table import table
+
+
+@dataclass(frozen=True)
+class OutputRow:
+    """One output of one stage against another stage.
+
+    Attributes:
+        output: The output's name.
+        stage: What was compared: ``original``, ``transformed``, ``simulated``, ``file`` or ``integer``.
+        against: With what.
+        max_error: Largest absolute difference.
+        sqnr_db: Signal over difference, in decibels; infinite when there is no difference.
+        agreement: Share of samples whose largest entry is at the same place.
+    """
+
+    output: str
+    stage: str
+    against: str
+    max_error: float
+    sqnr_db: float
+    agreement: float
+
+
+@dataclass(frozen=True)
+class BoundaryRow:
+    """One quantised boundary of the file.
+
+    Attributes:
+        tensor: The tensor it stands on.
+        module: The module that makes it, where the file tells.
+        kernel: The kernel that makes it.
+        kernel_lsb: Largest difference, in steps, between the runtime and exact integer arithmetic on the same inputs.
+        kernel_bound: What `kernel_lsb` may be: 0, or 1 where the arithmetic is not reproduced to the bit.
+        layer_lsb: Largest difference, in steps, between the simulation in torch and the file's operators on the values
+            that the simulation had before them; None without a simulation. It may be 1: both round.
+        simulated_lsb: Largest difference, in steps, between the runtime and the simulation after all layers before; for
+            information, because it grows with depth.
+        sqnr_db: Of the runtime against the simulation, None if not known.
+        inside: Whether the first two lie within their bounds.
+    """
+
+    tensor: str
+    module: str
+    kernel: str
+    kernel_lsb: int
+    kernel_bound: int
+    layer_lsb: float | None
+    simulated_lsb: float | None
+    sqnr_db: float | None
+    inside: bool
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The stages of a model side by side.
+
+    Attributes:
+        outputs: A row per output and pair of stages.
+        boundaries: A row per quantised boundary, in the order of the graph.
+        samples: How many samples were run.
+        notes: What could not be compared, and why.
+    """
+
+    outputs: tuple[OutputRow, ...]
+    boundaries: tuple[BoundaryRow, ...]
+    samples: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def first_outside(self) -> BoundaryRow | None:
+        """The first boundary outside its bound: whatever is wrong begins there."""
+        return next((row for row in self.boundaries if not row.inside), None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every boundary is within its bound."""
+        return self.first_outside is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able data; an infinite SQNR is None."""
+        data = asdict(self)
+        for row in (*data["outputs"], *data["boundaries"]):
+            if row["sqnr_db"] == float("inf"):
+                row["sqnr_db"] = None
+        return {**data, "passed": self.passed}
+
+    def __str__(self) -> str:
+        lines = [table(_OUTPUT_HEAD, _output_cells(self.outputs)), ""]
+        if self.boundaries:
+            lines += [table(_BOUNDARY_HEAD, _boundary_cells(self.boundaries)), ""]
+        return "\n".join([*lines, *self.notes, self.verdict])
+
+    @property
+    def verdict(self) -> str:
+        """The result in a sentence."""
+        row = self.first_outside
+        if row is None:
+            return f"All {len(self.boundaries)} boundaries are within their bounds on {self.samples} samples."
+        made = f"{row.kernel} {row.module or ''}".strip()
+        return f"First boundary outside its bound: {row.tensor!r}, made by {made}."
+
+    def save_html(self, path: str | Path) -> Path:
+        """Write the report as one page."""
+        parts = [
+            "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Verification</title>",
+            f"<style>{_STYLE}</style></head><body><h1>Verification</h1><p>{escape(self.verdict)}</p>",
+            *(f"<p>{escape(note)}</p>" for note in self.notes),
+            "<h2>Outputs</h2>",
+            _page_table(_OUTPUT_HEAD, _output_cells(self.outputs), [True] * len(self.outputs)),
+            "<h2>Quantised boundaries</h2>",
+            _page_table(_BOUNDARY_HEAD, _boundary_cells(self.boundaries), [row.inside for row in self.boundaries]),
+            "</body></html>",
+        ]
+        target = Path(path)
+        target.write_text("\n".join(parts), encoding="utf-8")
+        return target
+
+
+_OUTPUT_HEAD = ("output", "stage", "against", "max error", "SQNR dB", "agreement")
+_BOUNDARY_HEAD = ("tensor", "module", "kernel", "kernel LSB", "bound", "layer LSB", "simulated LSB", "SQNR dB", "")
+_STYLE = """
+body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; color: #222; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #e4e4e4; }
+th { color: #666; font-weight: 500; } .outside { background: #fde8e8; }
+"""
+
+
+def _decibels(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "exact" if value == float("inf") else f"{value:.1f}"
+
+
+def _output_cells(rows: Sequence[OutputRow]) -> list[list[str]]:
+    return [
+        [row.output, row.stage, row.against, f"{row.max_error:.3g}", _decibels(row.sqnr_db), f"{row.agreement:.1%}"]
+        for row in rows
+    ]
+
+
+def _boundary_cells(rows: Sequence[BoundaryRow]) -> list[list[str]]:
+    return [
+        [row.tensor, row.module, row.kernel, str(row.kernel_lsb), str(row.kernel_bound), _steps(row.layer_lsb, 2),
+         _steps(row.simulated_lsb, 0), _decibels(row.sqnr_db), "" if row.inside else "OUTSIDE"]
+        for row in rows
+    ]  # fmt: skip
+
+
+def _steps(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _page_table(head: Sequence[str], rows: Sequence[Sequence[str]], fine: Sequence[bool]) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    body = []
+    for row, inside in zip(rows, fine, strict=True):
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        body.append(f"<tr>{cells}</tr>" if inside else f"<tr class='outside'>{cells}</tr>")
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(body)}</tbody></table>"

@@ -1,0 +1,279 @@
+"""`verify`: original, transformed, simulated and exported model side by side, per output and per quantised boundary.
+
+Differences grow with depth, so a limit on the output says little. Two bounds are checked at every boundary instead,
+where nothing has grown yet: the runtime's kernel against exact integer arithmetic on the integers the runtime had
+before it, and the simulation in torch against the file's operators on the values the simulation had before it.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper
+from onnxruntime import GraphOptimizationLevel
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from embedl_deploy.dialect._files import load
+from embedl_deploy.dialect._model import LABELS, MODULES, metadata
+from embedl_deploy.dialect._observe import make_session, run
+from embedl_deploy.errors import InputError, ModelFileError
+from embedl_deploy.export._verification import BoundaryRow, OutputRow, Verification
+from embedl_deploy.integer import IntegerModel
+from embedl_deploy.nn import QuantStub
+
+Stage = Callable[..., Any]
+Sample = Any
+# Both sides of a boundary round, so they may be one step apart; the rest is for sums in another order.
+_LAYER_BOUND = 1.01
+
+
+def verify(
+    exported: onnx.ModelProto | str | os.PathLike[str],
+    samples: Iterable[Sample],
+    *,
+    original: Stage | None = None,
+    transformed: Stage | None = None,
+    simulated: Stage | None = None,
+) -> Verification:
+    """Compare an exported file with the models it came from, in ONNX Runtime on this machine.
+
+    Args:
+        exported: The file.
+        samples: Inputs: a tensor or array, a tuple of them in the order of the model's inputs, or arrays by input name.
+        original: The model before anything was done to it.
+        transformed: The model after conversions and fusions.
+        simulated: The quantised model in torch; its boundaries are compared with the file's.
+
+    Raises:
+        ModelFileError: The file cannot be read.
+        InputError: There are no samples, or one does not fit.
+    """
+    stages = {"original": original, "transformed": transformed, "simulated": simulated}
+    work = _Work(load(exported), {name: stage for name, stage in stages.items() if stage is not None})
+    count = 0
+    for sample in samples:
+        work.take(sample)
+        count += 1
+    if not count:
+        raise InputError("There are no samples to verify with; give at least one.")
+    return Verification(work.output_rows(), work.boundary_rows(), count, tuple(work.notes))
+
+
+class _Tally:
+    """Sums for one comparison."""
+
+    def __init__(self) -> None:
+        self.signal = self.noise = self.largest = 0.0
+        self.same = self.rows = 0
+
+    def add(self, reference: np.ndarray, values: np.ndarray) -> None:
+        if reference.shape != values.shape:
+            raise InputError(f"Outputs have the shapes {reference.shape} and {values.shape}: not the same model.")
+        difference = values.astype(np.float64) - reference.astype(np.float64)
+        self.signal += float(np.sum(reference.astype(np.float64) ** 2))
+        self.noise += float(np.sum(difference**2))
+        self.largest = max(self.largest, float(np.max(np.abs(difference), initial=0.0)))
+        first, second = np.atleast_2d(reference), np.atleast_2d(values)
+        flat = (first.shape[0], -1)
+        self.same += int(np.sum(first.reshape(flat).argmax(1) == second.reshape(flat).argmax(1)))
+        self.rows += first.shape[0]
+
+    @property
+    def decibels(self) -> float:
+        if self.noise == 0:
+            return float("inf")
+        return float(10 * np.log10(max(self.signal, 1e-300) / self.noise))
+
+
+class _Work:
+    """Runs the stages sample by sample and keeps sums, never samples."""
+
+    def __init__(self, model: onnx.ModelProto, stages: dict[str, Stage]) -> None:
+        self.model = model
+        self.stages = stages
+        self.notes: list[str] = []
+        self.integer = IntegerModel(model)
+        self.outputs = [value.name for value in model.graph.output]
+        names = self.integer.parts.integers
+        self.watched = {boundary: names[boundary] for boundary in self.integer.parts.tensor_of if boundary in names}
+        self.plain = self._open(model)
+        self.tapped = self._open(_with_outputs(model, self.watched.values()))
+        self.inputs = [value.name for value in self.plain.get_inputs()]
+        self.tallies: dict[tuple[str, str, str], _Tally] = {}
+        self.steps: dict[str, int] = dict.fromkeys(self.watched, 0)
+        self.simulated: dict[str, float] = {}
+        self.layers: dict[str, float] = {}
+        self.sides: dict[str, _Tally] = {}
+        self.labels = _labels(model, self.integer)
+
+    def take(self, sample: Sample) -> None:
+        """Run every stage on one sample."""
+        feed = self._feed(sample)
+        taps: dict[str, np.ndarray] = {}
+        results: dict[str, list[np.ndarray]] = {}
+        for name, stage in self.stages.items():
+            results[name] = self._call(stage, feed, taps if name == "simulated" else None)
+        results["file"] = run(self.plain, None, feed)
+        results["integer"] = [self.integer.run(feed).outputs[name] for name in self.outputs]
+        self._compare_outputs(results)
+        given = dict(zip(self.watched, run(self.tapped, list(self.watched.values()), feed), strict=True))
+        self._compare_kernels(feed, given)
+        self._compare_taps(given, taps)
+        if taps:
+            self._compare_layers(feed, taps)
+
+    def _open(self, model: onnx.ModelProto) -> Any:
+        """Open a session; a file that ONNX Runtime cannot optimise is run as it is written."""
+        try:
+            return make_session(model)
+        except Exception as exc:  # noqa: BLE001 - onnxruntime raises classes of its own, made in C++
+            reason = _line(exc)
+            try:
+                session = make_session(model, graph_optimization_level=GraphOptimizationLevel.ORT_DISABLE_ALL)
+            except Exception as again:
+                raise ModelFileError(f"ONNX Runtime does not take the model: {_line(again)}") from again
+            note = f"ONNX Runtime cannot optimise this file and runs it as written: {reason}"
+            self.notes += [note] if note not in self.notes else []
+            return session
+
+    def _feed(self, sample: Sample) -> dict[str, np.ndarray]:
+        if isinstance(sample, Mapping):
+            return {str(name): _array(value) for name, value in sample.items()}
+        values = sample if isinstance(sample, list | tuple) else (sample,)
+        if len(values) != len(self.inputs):
+            raise InputError(f"A sample has {len(values)} inputs; the file wants {len(self.inputs)}: {self.inputs}.")
+        return dict(zip(self.inputs, map(_array, values), strict=True))
+
+    def _call(self, stage: Stage, feed: dict[str, np.ndarray], taps: dict[str, np.ndarray] | None) -> list[np.ndarray]:
+        """Call a model in torch, in eval mode, watching its boundaries if asked."""
+        tensors = [torch.from_numpy(feed[name]) for name in self.inputs]
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            if isinstance(stage, nn.Module):
+                was = stage.training
+                stage.eval()
+                stack.callback(stage.train, was)
+                if taps is not None:
+                    self._tap(stage, taps, stack)
+            result = stage(*tensors)
+        return [_array(leaf) for leaf in pytree.tree_leaves(result)]
+
+    def _tap(self, model: nn.Module, taps: dict[str, np.ndarray], stack: ExitStack) -> None:
+        def keep(stub: nn.Module, _args: Any, value: Any) -> None:
+            assert isinstance(stub, QuantStub)
+            if stub.quantizes and stub.label in self.labels:
+                taps[self.labels[stub.label]] = _array(value)
+
+        for part in model.modules():
+            if isinstance(part, QuantStub):
+                stack.callback(part.register_forward_hook(keep).remove)
+
+    def _compare_outputs(self, results: dict[str, list[np.ndarray]]) -> None:
+        order = list(results)
+        pairs = [(stage, order[0]) for stage in order[1:]]
+        if "simulated" in results and order[0] != "simulated":
+            pairs.append(("file", "simulated"))
+        if order[0] != "file":
+            pairs.append(("integer", "file"))
+        for stage, against in dict.fromkeys(pairs):
+            if len(results[stage]) != len(self.outputs) or len(results[against]) != len(self.outputs):
+                raise InputError(f"{stage!r} or {against!r} has not the {len(self.outputs)} outputs of the file.")
+            for name, values, reference in zip(self.outputs, results[stage], results[against], strict=True):
+                self.tallies.setdefault((name, stage, against), _Tally()).add(reference, values)
+
+    def _compare_kernels(self, feed: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
+        made = self.integer.run(feed, given).boundaries
+        for boundary, values in given.items():
+            if boundary in made:
+                steps = np.abs(values.astype(np.int64) - made[boundary].astype(np.int64))
+                self.steps[boundary] = max(self.steps[boundary], int(steps.max(initial=0)))
+
+    def _compare_taps(self, given: dict[str, np.ndarray], taps: dict[str, np.ndarray]) -> None:
+        for boundary, values in given.items():
+            params = self.integer.parts.params[boundary]
+            tap = taps.get(self.integer.parts.tensor_of[boundary])
+            if tap is None or tap.shape != values.shape or not params.scale > 0:
+                continue
+            real = params.dequantize(values)
+            steps = np.abs(real.astype(np.float64) - tap) / float(params.scale)
+            self.simulated[boundary] = max(self.simulated.get(boundary, 0.0), float(np.rint(steps.max(initial=0.0))))
+            self.sides.setdefault(boundary, _Tally()).add(tap, real)
+
+    def _compare_layers(self, feed: dict[str, np.ndarray], taps: dict[str, np.ndarray]) -> None:
+        """Run the file's operators in float on the simulation's values and compare what they make."""
+        made = self.integer.run_float(feed, taps)
+        for boundary in self.watched:
+            tensor, params = self.integer.parts.tensor_of[boundary], self.integer.parts.params[boundary]
+            if tensor not in taps or tensor not in made or made[tensor].shape != taps[tensor].shape:
+                continue
+            # What lies beyond the format's ends is cut off on both sides.
+            low, high = float(taps[tensor].min(initial=0.0)), float(taps[tensor].max(initial=0.0))
+            steps = np.abs(np.clip(made[tensor], low, high) - taps[tensor]) / float(params.scale)
+            self.layers[boundary] = max(self.layers.get(boundary, 0.0), float(steps.max(initial=0.0)))
+
+    def output_rows(self) -> tuple[OutputRow, ...]:
+        return tuple(
+            OutputRow(name, stage, against, tally.largest, tally.decibels, tally.same / max(tally.rows, 1))
+            for (name, stage, against), tally in self.tallies.items()
+        )
+
+    def boundary_rows(self) -> tuple[BoundaryRow, ...]:
+        modules = json.loads(metadata(self.model).get(MODULES, "{}"))
+        makers = {kernel.boundary: kernel for kernel in self.integer.kernels if kernel.boundary is not None}
+        nodes = {name: node for node in self.integer.parts.graph.node for name in node.output}
+        inexact = set(self.integer.inexact)
+        places = {name: place for place, name in enumerate(nodes)}
+        rows = []
+        for boundary in sorted(self.watched, key=lambda name: places.get(self.integer.parts.tensor_of[name], -1)):
+            tensor = self.integer.parts.tensor_of[boundary]
+            kernel, node = makers.get(boundary), nodes.get(tensor)
+            name = kernel.node.name if kernel is not None else node.name if node is not None else ""
+            what = kernel.name if kernel is not None else node.op_type if node is not None else "input"
+            bound = int(name in inexact)
+            layer = self.layers.get(boundary)
+            inside = self.steps[boundary] <= bound and (layer is None or layer <= _LAYER_BOUND)
+            side = self.sides.get(boundary)
+            rows.append(
+                BoundaryRow(
+                    tensor, modules.get(name, ""), what, self.steps[boundary], bound, layer,
+                    self.simulated.get(boundary), None if side is None else side.decibels, inside,
+                )
+            )  # fmt: skip
+        return tuple(rows)
+
+
+def _labels(model: onnx.ModelProto, integer: IntegerModel) -> dict[str, str]:
+    """Return the tensor that each stub of the torch model stands on; lowering may have renamed an output."""
+    tensors = set(integer.parts.tensor_of.values())
+    found = json.loads(metadata(model).get(LABELS, "{}"))
+    return {
+        label: next((name for name in (tensor, f"{tensor}/raw", f"{tensor}/floor") if name in tensors), tensor)
+        for label, tensor in found.items()
+    }
+
+
+def _with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """Return a copy that also gives out inner tensors."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    have = {value.name for value in copy.graph.output}
+    copy.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in have)
+    return copy
+
+
+def _line(exc: Exception) -> str:
+    """Return the first line of an exception's text."""
+    return next((line.strip() for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
+
+
+def _array(value: Any) -> np.ndarray:
+    """Return a tensor or array-like as an array."""
+    if isinstance(value, torch.Tensor):
+        return np.asarray(value.detach().cpu().numpy())
+    return np.asarray(value)

@@ -1,0 +1,321 @@
+"""A Q/DQ model run as ONNX Runtime runs it: fused kernels in integers, the rest in float.
+
+Bit-exact: QLinearConv, QGemm, QLinearMatMul, MatMulIntegerToFloat, QLinearAdd, QLinearMul, QLinearConcat, both average
+pools, LeakyRelu, Sigmoid, and what moves integers. Not promised: QLinearSoftmax, and operators that stay float, because
+ONNX Runtime fuses those further and sums in another order; a value next to a rounding edge may then differ by one step.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from embedl_deploy.dialect._files import load
+from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
+from embedl_deploy.dialect._model import Parts, attribute, read
+from embedl_deploy.dialect._numbers import Params
+from embedl_deploy.dialect._observe import make_session
+from embedl_deploy.errors import InputError
+from embedl_deploy.integer import _kernels as kernels
+
+# Kernels whose arithmetic is reproduced up to one step only.
+INEXACT = frozenset({"QLinearSoftmax"})
+
+
+@dataclass(frozen=True)
+class IntegerRun:
+    """The values of one run.
+
+    Attributes:
+        outputs: The model's outputs by name, as float.
+        boundaries: The integers at every quantised boundary that was reached.
+    """
+
+    outputs: dict[str, np.ndarray]
+    boundaries: dict[str, np.ndarray]
+
+
+class IntegerModel:
+    """A Q/DQ model in integers; reads the file once, runs often.
+
+    Args:
+        model: A file or a model in memory.
+        signed_kernels: Whether kernels for signed activations are used, as on ARM.
+    """
+
+    def __init__(self, model: onnx.ModelProto | str | os.PathLike[str], *, signed_kernels: bool = False) -> None:
+        self.parts: Parts = propagated(read(load(model)))
+        self.kernels: tuple[Kernel, ...] = tuple(fuse(self.parts, signed_kernels=signed_kernels))
+        self._constants = {name: numpy_helper.to_array(value) for name, value in self.parts.constants().items()}
+        self._nodes = {node.name: node for node in self.parts.graph.node}
+        self._sessions: dict[tuple[Any, ...], Any] = {}
+
+    @property
+    def inexact(self) -> tuple[str, ...]:
+        """Name the operators that are not reproduced to the bit."""
+        return tuple(
+            kernel.node.name
+            for kernel in self.kernels
+            if (not kernel.integer and kernel.node.op_type != "Identity") or kernel.name in INEXACT
+        )
+
+    def run(self, inputs: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray] | None = None) -> IntegerRun:
+        """Run the model.
+
+        Args:
+            inputs: Arrays by input name.
+            given: Integers at boundaries, from another run. Every kernel then reads these instead of what the kernel
+                before it wrote, so that a difference shows at the kernel that makes it and nowhere else.
+
+        Raises:
+            InputError: An input is missing or unknown.
+        """
+        wanted = [value.name for value in self.parts.graph.input if value.name not in self._constants]
+        if set(inputs) != set(wanted):
+            raise InputError(f"The model wants the inputs {sorted(wanted)}, got {sorted(inputs)}.")
+        run = _Run(self, {name: np.asarray(value) for name, value in inputs.items()}, dict(given or {}))
+        for kernel in self.kernels:
+            run.do(kernel)
+        outputs = {value.name: run.real[value.name] for value in self.parts.graph.output}
+        return IntegerRun(outputs, run.whole)
+
+    def run_float(self, inputs: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the float graph, where edges with Q/DQ read given values; an edge without one reads what was computed.
+
+        Returns:
+            Every tensor that was computed, before rounding.
+        """
+        real = {**self._constants, **{name: np.asarray(value) for name, value in inputs.items()}}
+        real |= {name: weight.real for name, weight in self.parts.weights.items()}
+        for node in self.parts.graph.node:
+            values: list[np.ndarray | None] = []
+            for index, name in enumerate(node.input):
+                boundary = self.parts.edges.get((node.name, index))
+                held = given.get(self.parts.tensor_of[boundary]) if boundary is not None else None
+                values.append(held if held is not None else real[name] if name else None)
+            names = [name for name in node.output if name]
+            real.update(zip(names, self.single(node, values), strict=True))
+        return real
+
+    def single(self, node: onnx.NodeProto, arrays: list[np.ndarray | None]) -> list[np.ndarray]:
+        """Run one operator by ONNX Runtime."""
+        key = (node.name, *(None if array is None else (array.dtype, array.ndim) for array in arrays))
+        names = [f"input{index}" if array is not None else "" for index, array in enumerate(arrays)]
+        if key not in self._sessions:
+            alone = onnx.NodeProto()
+            alone.CopyFrom(node)
+            del alone.input[:]
+            alone.input.extend(names)
+            values = [
+                helper.make_tensor_value_info(
+                    name, helper.np_dtype_to_tensor_dtype(array.dtype), [f"{name}_{axis}" for axis in range(array.ndim)]
+                )
+                for name, array in zip(names, arrays, strict=True)
+                if array is not None
+            ]
+            results = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
+            graph = helper.make_graph([alone], "one", values, results)
+            model = helper.make_model(
+                graph, opset_imports=self.parts.model.opset_import, ir_version=self.parts.model.ir_version
+            )
+            self._sessions[key] = make_session(model)
+        feed = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
+        return list(self._sessions[key].run(None, feed))
+
+
+class _Run:
+    """The values of one run while it goes on."""
+
+    def __init__(self, model: IntegerModel, inputs: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
+        self.given = given
+        self.model = model
+        self.parts = model.parts
+        self.real: dict[str, np.ndarray] = {**model._constants, **inputs}
+        self.whole: dict[str, np.ndarray] = {}
+        self.doers: dict[str, Callable[[Kernel], np.ndarray]] = {
+            "QLinearConv": self._conv,
+            "QGemm": self._gemm,
+            "QLinearMatMul": self._matmul,
+            "MatMulIntegerToFloat": self._matmul,
+            "QLinearAdd": self._add,
+            "QLinearMul": self._mul,
+            "QLinearConcat": self._concat,
+            "QLinearGlobalAveragePool": self._global_average,
+            "QLinearAveragePool": self._average,
+        }
+
+    def do(self, kernel: Kernel) -> None:
+        """Run one kernel and keep what it writes."""
+        if not kernel.integer:
+            self._float(kernel.node)
+            return
+        doer = self.doers.get(kernel.name)
+        if doer is not None:
+            result = doer(kernel)
+        elif kernel.name.startswith("QLinear"):
+            result = self._by_table(kernel)
+        else:
+            result = self._move(kernel)
+        if kernel.boundary is None:
+            self.real[kernel.output] = result
+        else:
+            self.whole[kernel.boundary] = result
+
+    def _operand(self, node: onnx.NodeProto, index: int) -> tuple[np.ndarray, Params]:
+        """Return an operand in integers, with its format."""
+        boundary = self.parts.edges.get((node.name, index))
+        if boundary is None:
+            weight = self.parts.weights[node.input[index]]
+            return weight.values, weight.params
+        params = self.parts.params[boundary]
+        if boundary not in self.whole:
+            self.whole[boundary] = params.quantize(self.real[self.parts.tensor_of[boundary]])
+        return self.given.get(boundary, self.whole[boundary]), params
+
+    def _value(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
+        """Return an operand as float, or None for one left out."""
+        name = node.input[index]
+        if not name:
+            return None
+        if (node.name, index) in self.parts.edges or name in self.parts.weights:
+            values, params = self._operand(node, index)
+            return params.dequantize(values)
+        return self.real[name]
+
+    def _float(self, node: onnx.NodeProto) -> None:
+        values = [self._value(node, index) for index in range(len(node.input))]
+        names = [name for name in node.output if name]
+        self.real.update(zip(names, self.model.single(node, values), strict=True))
+
+    def _format(self, kernel: Kernel) -> Params | None:
+        return None if kernel.boundary is None else self.parts.params[kernel.boundary]
+
+    def _sure_format(self, kernel: Kernel) -> Params:
+        found = self._format(kernel)
+        assert found is not None
+        return found
+
+    def _bias(self, name: str, first: Params, second: Params) -> np.ndarray:
+        """Return a bias in integers; a convolution's float bias is rounded as ONNX Runtime rounds it."""
+        if name in self.parts.weights:
+            return self.parts.weights[name].values.astype(np.float64)
+        scale = np.asarray(first.scale * second.scale, np.float32)
+        return np.asarray(np.rint(self.real[name].astype(np.float32) / scale), np.float64)
+
+    def _conv(self, kernel: Kernel) -> np.ndarray:
+        node = kernel.node
+        (values, x), (weight, w) = self._operand(node, 0), self._operand(node, 1)
+        rank = weight.ndim - 2
+        strides = list(attribute(node, "strides") or [1] * rank)
+        dilations = list(attribute(node, "dilations") or [1] * rank)
+        pads = pads_of(node, values.shape[2:], weight.shape[2:], strides, dilations)
+        total = kernels.convolve(
+            kernels.centred(values, x), kernels.centred(weight, w), strides=strides, pads=pads, dilations=dilations,
+            group=int(attribute(node, "group", 1)),
+        )  # fmt: skip
+        channels = (-1, *([1] * rank))
+        if len(node.input) > 2 and node.input[2]:
+            total = total + self._bias(node.input[2], x, w).reshape(channels)
+        output = self._sure_format(kernel)
+        scale = kernels.combined_scale(x, w, output)
+        return kernels.requantize(total, scale.reshape(channels) if scale.ndim else scale, output)
+
+    def _matmul(self, kernel: Kernel) -> np.ndarray:
+        (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
+        total = np.asarray(kernels.centred(first, a) @ kernels.centred(second, b))
+        return self._finish(kernel, total, kernels.combined_scale(a, b, None))
+
+    def _finish(self, kernel: Kernel, total: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        output = self._format(kernel)
+        if output is None:
+            return np.asarray(total.astype(np.float32) * scale, np.float32)
+        return kernels.requantize(total, np.asarray(scale / output.scale, np.float32), output)
+
+    def _gemm(self, kernel: Kernel) -> np.ndarray:
+        node = kernel.node
+        (first, a), (second, b) = self._operand(node, 0), self._operand(node, 1)
+        product_a, product_b = kernels.centred(first, a), kernels.centred(second, b)
+        scale = kernels.combined_scale(a, b, None)
+        if node.op_type == "Gemm":
+            product_a = product_a.T if attribute(node, "transA", 0) else product_a
+            product_b = product_b.T if attribute(node, "transB", 0) else product_b
+            alpha = np.float32(attribute(node, "alpha", 1.0))
+            scale = np.asarray(np.float32(alpha * a.scale) * b.scale, np.float32)
+        total = np.asarray(product_a @ product_b)
+        for name in self._gemm_biases(kernel):
+            total = total + self._bias(name, a, b)
+        return self._finish(kernel, total, scale)
+
+    def _gemm_biases(self, kernel: Kernel) -> list[str]:
+        node = kernel.node
+        if node.op_type == "Gemm":
+            return [node.input[2]] if len(node.input) > 2 and node.input[2] else []
+        add = self.model._nodes[kernel.covers[0]]
+        return [name for name in add.input if name != node.output[0]]
+
+    def _add(self, kernel: Kernel) -> np.ndarray:
+        (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
+        return kernels.add(first, a, second, b, self._sure_format(kernel))
+
+    def _mul(self, kernel: Kernel) -> np.ndarray:
+        (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
+        return kernels.multiply(first, a, second, b, self._sure_format(kernel))
+
+    def _concat(self, kernel: Kernel) -> np.ndarray:
+        output = self._sure_format(kernel)
+        pieces = []
+        for index in range(len(kernel.node.input)):
+            values, params = self._operand(kernel.node, index)
+            pieces.append(values if params.same(output) else output.quantize(params.dequantize(values)))
+        return np.concatenate(pieces, int(attribute(kernel.node, "axis")))
+
+    def _global_average(self, kernel: Kernel) -> np.ndarray:
+        return kernels.global_average(*self._operand(kernel.node, 0), self._sure_format(kernel))
+
+    def _average(self, kernel: Kernel) -> np.ndarray:
+        node = kernel.node
+        values, params = self._operand(node, 0)
+        window = list(attribute(node, "kernel_shape"))
+        strides = list(attribute(node, "strides") or [1] * len(window))
+        pads = pads_of(node, values.shape[2:], tuple(window), strides, [1] * len(window))
+        return kernels.average(
+            values, params, self._sure_format(kernel), kernel=window, strides=strides, pads=pads,
+            include_pad=bool(attribute(node, "count_include_pad", 0)),
+        )  # fmt: skip
+
+    def _by_table(self, kernel: Kernel) -> np.ndarray:
+        """Run an operator of one operand through float, as a table of all integers would."""
+        values, params = self._operand(kernel.node, 0)
+        (real,) = self.model.single(kernel.node, [params.dequantize(values)])
+        return self._sure_format(kernel).quantize(real)
+
+    def _move(self, kernel: Kernel) -> np.ndarray:
+        """Run an operator that moves integers on the integers."""
+        node = kernel.node
+        values, _ = self._operand(node, 0)
+        rest = [self._value(node, index) for index in range(1, len(node.input))]
+        (result, *_) = self.model.single(node, [values, *rest])
+        return result
+
+
+def pads_of(
+    node: onnx.NodeProto, sizes: tuple[int, ...], window: tuple[int, ...], strides: list[int], dilations: list[int]
+) -> list[int]:
+    """Return the padding of a window operator, before and after each axis."""
+    rank = len(window)
+    kind = attribute(node, "auto_pad", b"NOTSET")
+    kind = kind.decode() if isinstance(kind, bytes) else kind
+    if kind in ("NOTSET", "VALID", ""):
+        return list(attribute(node, "pads") or [0] * (2 * rank)) if kind != "VALID" else [0] * (2 * rank)
+    before, after = [], []
+    for size, length, stride, dilation in zip(sizes, window, strides, dilations, strict=True):
+        span = (length - 1) * dilation + 1
+        total = max((-(-size // stride) - 1) * stride + span - size, 0)
+        small, large = total // 2, total - total // 2
+        before.append(small if kind == "SAME_UPPER" else large)
+        after.append(large if kind == "SAME_UPPER" else small)
+    return before + after

@@ -1,0 +1,44 @@
+"""Quantise a transformed model: where pairs go, what ranges they have, and training with them in place."""
+
+from embedl_deploy.nn.number import Precision
+from embedl_deploy.quantize._calibrate import apply_calibration, calibrate, collect
+from embedl_deploy.quantize._calibration import Calibration
+from embedl_deploy.quantize._config import CalibrationMethod, MaxDrop, ModulesToSkip, QuantConfig, TensorQuantConfig
+from embedl_deploy.quantize._cures import Cure, Treatment
+from embedl_deploy.quantize._insert import insert_qdq
+from embedl_deploy.quantize._placement import Boundary, Decision, Placement
+from embedl_deploy.quantize._quantize import plan_qdq, quantize
+from embedl_deploy.quantize._report import QuantReport, Search, report_of
+from embedl_deploy.quantize._sensitivity import LayerCost, Sensitivity, sensitivity
+from embedl_deploy.quantize._training import freeze_batch_norm, freeze_ranges, freeze_weights, learn_ranges
+
+__all__ = [
+    "Boundary",
+    "Calibration",
+    "CalibrationMethod",
+    "Cure",
+    "Decision",
+    "LayerCost",
+    "MaxDrop",
+    "ModulesToSkip",
+    "Placement",
+    "Precision",
+    "QuantConfig",
+    "QuantReport",
+    "Search",
+    "Sensitivity",
+    "TensorQuantConfig",
+    "Treatment",
+    "apply_calibration",
+    "calibrate",
+    "collect",
+    "freeze_batch_norm",
+    "freeze_ranges",
+    "freeze_weights",
+    "insert_qdq",
+    "learn_ranges",
+    "plan_qdq",
+    "quantize",
+    "report_of",
+    "sensitivity",
+]

@@ -1,0 +1,147 @@
+"""The command line, as a user types it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from support.qdq import sample, tensorrt_residual
+
+from embedl_deploy.cli import main as entry
+from embedl_deploy.cli.main import cli
+from embedl_deploy.errors import DeployError
+
+NET = """
+import torch
+from torch import nn
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 10))
+
+number = 3
+def nothing():
+    return 1
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module, data and a file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cli_net.py").write_text(NET)
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        values = np.random.default_rng(number).normal(size=(2, 3, 8, 8)).astype(np.float32)
+        np.save(tmp_path / "data" / f"{number}.npy", values)
+    np.savez(tmp_path / "sample.npz", x=sample(1)["x"])
+    onnx.save(tensorrt_residual(), tmp_path / "trt.onnx")
+    return tmp_path
+
+
+def call(*arguments: str, code: int = 0) -> str:
+    """Run a command and return what it prints."""
+    result = CliRunner().invoke(cli, list(arguments), standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    assert (result.return_value or 0) == code
+    return str(result.output)
+
+
+def test_from_a_module_to_a_verified_file(place: Path) -> None:
+    """plan, quantize, export, check, relower, verify in a row."""
+    assert "quantised" in call("plan", "cli_net:small", "--data", "data", "--backend", "onnxruntime")
+    plan = json.loads(call("plan", "cli_net:small", "--shape", "2x3x8x8", "--backend", "onnxruntime", "--json"))
+    assert plan["backend"] == "onnxruntime"
+    assert any(layer["runs"] == "quantised" for layer in plan["layers"])
+    told = call("quantize", "cli_net:small", "--data", "data", "--backend", "onnxruntime", "-o", "net.cal", "--json")
+    assert json.loads(told)["batches"] == 3
+    call("export", "cli_net:small", "--data", "data", "--calibration", "net.cal", "--method", "percentile",
+         "--dialect", "onnxruntime-x86", "-o", "net.onnx")  # fmt: skip
+    assert "2 of 2 weighted operators" in call(
+        "check", "net.onnx", "--dialect", "onnxruntime-x86", "--fail-on", "float"
+    )
+    assert "tensorrt" in call("relower", "net.onnx", "back.onnx", "--dialect", "tensorrt")
+    found = json.loads(
+        call("verify", "net.onnx", "--data", "data", "--model", "cli_net:small", "--html", "r.html", "--json")
+    )
+    assert found["passed"] is True
+    assert (place / "r.html").exists()
+    call("export", "cli_net:small", "--shape", "2x3x8x8", "--dialect", "tensorrt", "--float", "-o", "float.onnx")
+    assert not any(node.op_type == "QuantizeLinear" for node in onnx.load("float.onnx").graph.node)
+
+
+def test_check_fails_when_asked_to(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 3 and a line per operator."""
+    assert call("check", "trt.onnx", "--dialect", "onnxruntime-x86")
+    text = call("check", "trt.onnx", "--dialect", "onnxruntime-x86", "--fail-on", "unfused", code=3)
+    assert "unfused: Conv Conv:c0: Relu" in text
+    data = json.loads(call("check", "trt.onnx", "--dialect", "litert", "--json"))
+    assert data["coverage"] == [1, 3]
+
+
+def test_relower_observes_ranges(place: Path) -> None:
+    """With --data the x86 file is complete; --json tells the counts."""
+    onnx.save(tensorrt_residual(ranges=False), "bare.onnx")
+    told = call("relower", "bare.onnx", "x86.onnx", "--dialect", "onnxruntime-x86", "--data", "sample.npz", "--json")
+    assert json.loads(told)["notes"] == []
+    assert "FP16" not in call("relower", "trt.onnx", "half.onnx", "--dialect", "tensorrt", "--float-type", "float16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "none.onnx", "--dialect", "litert"], "no file 'none.onnx'"),
+        (["check", "cli_net.py", "--dialect", "litert"], "cannot be read as an ONNX model"),
+        (["relower", "trt.onnx", "no/out.onnx", "--dialect", "litert"], "no folder"),
+        (["relower", "trt.onnx", "o.onnx", "--dialect", "litert", "--data", "nowhere"], "no data at 'nowhere'"),
+        (["relower", "trt.onnx", "o.onnx", "--dialect", "litert", "--data", "cli_net.py"], "cannot be read as .npy"),
+        (["relower", "trt.onnx", "o.onnx", "--dialect", "litert", "--float-type", "float16"], "not 'float16'"),
+        (["verify", "trt.onnx", "--data", "data"], "does not fit the model"),
+        (["plan", "cli_net", "--shape", "1x3x8x8", "--backend", "tensorrt"], "names no model"),
+        (["plan", "cli_net:smal", "--shape", "1x3x8x8", "--backend", "tensorrt"], "has no 'smal'; it has .*'small'"),
+        (["plan", "no_such:x", "--shape", "1x3x8x8", "--backend", "tensorrt"], "cannot be imported"),
+        (["plan", "cli_net:nothing", "--shape", "1x3x8x8", "--backend", "tensorrt"], "gives a int"),
+        (["plan", "none.pt2", "--shape", "1x3x8x8", "--backend", "tensorrt"], "no file 'none.pt2'"),
+        (["plan", "cli_net:small", "--shape", "1xax3", "--backend", "tensorrt"], "'1xax3' is no shape"),
+        (["plan", "cli_net:small", "--backend", "tensorrt"], "give --data, or --shape"),
+        (["plan", "cli_net:small", "--shape", "1x3x8x8", "--backend", "none"], "no backend 'none'; installed are"),
+        (["plan", "cli_net:small", "--shape", "1x3x8x8"], "choose one with --backend"),
+        (["quantize", "cli_net:small", "--shape", "1x3x8x8", "-o", "c"], "give --data"),
+        (["export", "cli_net:small", "--shape", "1x3x8x8", "-o", "o", "--dialect", "tensorrt"], "give --float"),
+    ],
+)
+def test_errors_are_one_clear_line(place: Path, arguments: list[str], words: str) -> None:
+    """The message says what is wrong and what to do."""
+    with pytest.raises(DeployError, match=words) as caught:
+        call(*arguments)
+    assert "\n" not in str(caught.value).strip()
+
+
+def test_the_entry_point_exits_cleanly(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line and 1 for an error, 2 for wrong usage, 3 for a contract that does not hold, 0 for help."""
+    for arguments, code in (
+        (["check", "none.onnx", "--dialect", "litert"], 1),
+        (["check", "trt.onnx", "--dialect", "nothing"], 2),
+        (["check", "trt.onnx", "--dialect", "onnxruntime-x86", "--fail-on", "float"], 3),
+        (["nonsense"], 2),
+        (["--help"], 0),
+        (["verify", "--help"], 0),
+    ):
+        monkeypatch.setattr("sys.argv", ["embedl-deploy", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            entry.main()
+        assert caught.value.code == code, arguments
+    assert "embedl-deploy: There is no file 'none.onnx'." in capsys.readouterr().err
+
+
+def test_every_command_has_help() -> None:
+    """And says in a line what it does."""
+    listed = call("--help")
+    for name in ("check", "export", "plan", "quantize", "relower", "verify"):
+        assert name in listed
+        assert "Usage" in call(name, "--help")

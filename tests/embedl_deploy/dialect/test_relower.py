@@ -1,0 +1,162 @@
+"""Files of other tools in another dialect, and every kind of bad file."""
+
+import contextlib
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.models import images, residual_net
+from support.qdq import sample, scales, tensorrt_residual
+
+from embedl_deploy.dialect import check, input_names, lower, relower
+from embedl_deploy.dialect._model import read
+from embedl_deploy.errors import DeployError, InputError, ModelFileError
+
+
+def by_onnxruntime(folder: Path, kind: str, *, symmetric: bool) -> Path:
+    """Quantise a residual net with ONNX Runtime's own tool."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = iter(range(8))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            seed = next(self.left, None)
+            return None if seed is None else {"x": images(1, seed=seed)}
+
+    onnx.save(residual_net(), folder / "float.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quant_pre_process(str(folder / "float.onnx"), str(folder / "ready.onnx"))
+        quantize_static(
+            str(folder / "ready.onnx"), str(folder / f"{kind}.onnx"), Reader(), quant_format=QuantFormat.QDQ,
+            per_channel=True, activation_type=QuantType.QInt8 if kind == "int8" else QuantType.QUInt8,
+            weight_type=QuantType.QInt8, extra_options={"ActivationSymmetric": symmetric},
+        )  # fmt: skip
+    return folder / f"{kind}.onnx"
+
+
+@pytest.mark.parametrize(("kind", "symmetric"), [("int8", True), ("int8", False), ("uint8", False)])
+def test_files_of_onnxruntimes_own_tool(tmp_path: Path, kind: str, *, symmetric: bool) -> None:
+    """Whatever format it was asked for, the x86 dialect fuses everything and the way over TensorRT keeps the scales."""
+    source = by_onnxruntime(tmp_path, kind, symmetric=symmetric)
+    done = relower(source, tmp_path / "x86.onnx", dialect="onnxruntime-x86")
+    assert done.notes == ()
+    contract = check(done.path, "onnxruntime-x86")
+    assert contract.coverage == (3, 3)
+    assert contract.left == (1, 1)
+    assert not contract.disagreements
+    relower(done.path, tmp_path / "trt.onnx", dialect="tensorrt")
+    assert not check(tmp_path / "trt.onnx", "tensorrt").refused
+    relower(tmp_path / "trt.onnx", tmp_path / "again.onnx", dialect="onnxruntime-x86")
+    assert scales(onnx.load(done.path)) == scales(onnx.load(tmp_path / "again.onnx"))
+    assert "7 quantised activations, 5 weights" in str(done)
+
+
+def test_samples_give_the_ranges_a_file_lacks(tmp_path: Path) -> None:
+    """A TensorRT file without ranges becomes fully integer once it may be run."""
+    onnx.save(tensorrt_residual(ranges=False), tmp_path / "trt.onnx")
+    bare = relower(tmp_path / "trt.onnx", tmp_path / "bare.onnx", dialect="onnxruntime-x86")
+    assert any("no range was observed" in note for note in bare.notes)
+    full = relower(
+        tmp_path / "trt.onnx", tmp_path / "full.onnx", dialect="onnxruntime-x86", samples=[sample(n) for n in range(4)]
+    )
+    assert full.notes == ()
+    assert check(full.path, "onnxruntime-x86").coverage == (3, 3)
+    assert full.boundaries == 6
+
+
+def test_samples_that_do_not_fit(tmp_path: Path) -> None:
+    """None, other names, another shape, not finite: one error each."""
+    path = tmp_path / "trt.onnx"
+    onnx.save(tensorrt_residual(ranges=False), path)
+    for samples, words in (
+        ([], "no samples"),
+        ([{"y": np.zeros(1)}], r"has the inputs \['y'\]; the model wants \['x'\]"),
+        ([{"x": np.zeros((1, 3), np.float32)}], "does not fit the model"),
+        ([{"x": np.full((1, 8, 12, 12), np.nan, np.float32)}], "not finite"),
+    ):
+        with pytest.raises(InputError, match=words):
+            relower(path, tmp_path / "out.onnx", dialect="onnxruntime-x86", samples=samples)
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_bad_places(tmp_path: Path) -> None:
+    """No file, no Q/DQ in it, no folder to write to; a target may be the source."""
+    with pytest.raises(ModelFileError, match="no file"):
+        relower(tmp_path / "none.onnx", tmp_path / "out.onnx", dialect="litert")
+    onnx.save(residual_net(), tmp_path / "float.onnx")
+    with pytest.raises(ModelFileError, match="has no Q/DQ"):
+        relower(tmp_path / "float.onnx", tmp_path / "out.onnx", dialect="litert")
+    path = tmp_path / "trt.onnx"
+    onnx.save(tensorrt_residual(), path)
+    with pytest.raises(ModelFileError, match="no folder"):
+        relower(path, tmp_path / "no" / "out.onnx", dialect="litert")
+    relower(path, path, dialect="onnxruntime-arm")
+    assert read(onnx.load(path)).params["x"].type == "int8"
+    assert input_names(path) == ["x"]
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """The error says so, and nothing half-written stays."""
+    path = tmp_path / "trt.onnx"
+    onnx.save(tensorrt_residual(), path)
+    (tmp_path / "out.onnx").mkdir()
+    with pytest.raises(ModelFileError, match="cannot be written"):
+        relower(path, tmp_path / "out.onnx", dialect="litert")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.onnx", "trt.onnx"]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_files_are_refused_or_work(tmp_path: Path, data: st.DataObject) -> None:
+    """Bytes cut, changed or made up: a clear error or a result, never a crash or another exception."""
+    good = tensorrt_residual().SerializeToString()
+    kind = data.draw(st.sampled_from(["cut", "flip", "made up"]))
+    if kind == "cut":
+        content = good[: data.draw(st.integers(0, len(good)))]
+    elif kind == "flip":
+        place = data.draw(st.integers(0, len(good) - 1))
+        content = good[:place] + data.draw(st.binary(min_size=1, max_size=4)) + good[place + 1 :]
+    else:
+        content = data.draw(st.binary(max_size=200))
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(content)
+    with contextlib.suppress(DeployError):
+        relower(path, tmp_path / "out.onnx", dialect="onnxruntime-x86")
+        check(tmp_path / "out.onnx", "litert")
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_rewired_graphs_are_refused_or_work(data: st.DataObject) -> None:
+    """Inputs renamed, dropped, doubled; operators of other names: a clear error or a result."""
+    model = tensorrt_residual()
+    node = data.draw(st.sampled_from(list(model.graph.node)))
+    what = data.draw(st.sampled_from(["rename", "drop", "double", "operator", "constant"]))
+    if what == "rename":
+        node.input[data.draw(st.integers(0, len(node.input) - 1))] = data.draw(
+            st.sampled_from(["x", "y", "nothing", ""])
+        )
+    elif what == "drop":
+        del node.input[data.draw(st.integers(0, len(node.input) - 1))]
+    elif what == "double":
+        node.input.extend(list(node.input))
+    elif what == "operator":
+        node.op_type = data.draw(st.sampled_from(["Identity", "QuantizeLinear", "DequantizeLinear", "Conv", "Relu"]))
+    else:
+        value = data.draw(st.sampled_from(list(model.graph.initializer)))
+        value.CopyFrom(
+            onnx.numpy_helper.from_array(
+                np.asarray(data.draw(st.sampled_from([0.0, -1.0, np.inf])), np.float32), value.name
+            )
+        )
+    with contextlib.suppress(DeployError):
+        lower(model, data.draw(st.sampled_from(["tensorrt", "onnxruntime-x86", "litert"])))

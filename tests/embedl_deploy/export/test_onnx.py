@@ -1,0 +1,207 @@
+"""The file does what was simulated: to the bit where ONNX Runtime is told not to optimise, closely where it is."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from support.quantized_nets import Mixer, Residual, ratio_db, residual, settled
+from torch import nn
+
+from embedl_deploy import transform
+from embedl_deploy.backend import Backend
+from embedl_deploy.dialect import DIALECTS
+from embedl_deploy.errors import DialectError, ExportError
+from embedl_deploy.export import export_onnx
+from embedl_deploy.onnxruntime import ONNXRUNTIME
+from embedl_deploy.quantize import (
+    Precision,
+    QuantConfig,
+    TensorQuantConfig,
+    insert_qdq,
+    learn_ranges,
+    plan_qdq,
+    quantize,
+)
+from embedl_deploy.tensorrt import TENSORRT
+
+BACKENDS = pytest.mark.parametrize("backend", [TENSORRT, ONNXRUNTIME], ids=lambda one: one.name)
+PRECISIONS = {
+    "int8": (QuantConfig(), {"INT8"}),
+    "int4": (QuantConfig(weight=TensorQuantConfig(Precision.INT4, per_channel=True)), {"INT4"}),
+    "int4 blocks": (
+        QuantConfig(weight=TensorQuantConfig(Precision.INT4, per_channel=True, block_size=16)),
+        {"INT4"},
+    ),
+    "int16": (QuantConfig(activation=TensorQuantConfig(Precision.INT16)), {"INT16", "UINT16"}),
+    "fp8": (
+        QuantConfig(TensorQuantConfig(Precision.FP8), TensorQuantConfig(Precision.FP8, per_channel=True)),
+        {"FLOAT8E4M3FN"},
+    ),
+}
+
+
+def run(path: Path, value: torch.Tensor, *, optimise: bool = False) -> torch.Tensor:
+    """Run a file in ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if not optimise:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: value.numpy()})
+    return torch.from_numpy(found)
+
+
+def graph_of(path: Path) -> Any:
+    """Check a file and return its graph."""
+    onnx.checker.check_model(str(path), full_check=True)
+    return onnx.load(path).graph
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "least_db"),
+    [
+        ("int8", TENSORRT, 60),
+        ("int8", ONNXRUNTIME, 50),
+        ("int4", TENSORRT, 60),
+        ("int4 blocks", ONNXRUNTIME, 50),
+        ("int16", ONNXRUNTIME, 80),
+        ("fp8", TENSORRT, 40),
+    ],
+)
+def test_the_file_does_what_was_simulated(name: str, backend: Backend, least_db: float, tmp_path: Path) -> None:
+    """Every precision: the types are in the file, and the outputs agree, with another batch too."""
+    config, wanted = PRECISIONS[name]
+    model, value = residual(backend)
+    quantized = quantize(model, (value,), config, [value], backend=backend)
+    path = export_onnx(quantized, (value,), tmp_path / "net.onnx", dynamic_batch=True)
+    types = {onnx.TensorProto.DataType.Name(one.data_type) for one in graph_of(path).initializer}
+    assert types & wanted
+    for batch in (value, torch.randn(3, 3, 16, 16)):
+        with torch.no_grad():
+            assert ratio_db(quantized(batch), run(path, batch)) > least_db
+
+
+@BACKENDS
+def test_batch_norm_is_folded_and_scales_are_initialisers(backend: Backend, tmp_path: Path) -> None:
+    """No BatchNormalization is left; every Q and DQ reads scales from the file; weights are stored as integers."""
+    model, value = residual(backend)
+    quantized = quantize(model, (value,), None, [value], backend=backend)
+    graph = graph_of(export_onnx(quantized, (value,), tmp_path / "net.onnx"))
+    kinds = Counter(node.op_type for node in graph.node)
+    assert "BatchNormalization" not in kinds
+    assert kinds["Conv"] == (6 if backend is TENSORRT else 5)
+    constants = {one.name for one in graph.initializer}
+    for node in graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            assert set(node.input[1:]) <= constants
+    weights = [node for node in graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants]
+    assert len(weights) == 6
+
+
+def test_names_and_ranges(tmp_path: Path) -> None:
+    """Nodes are called after the user's modules; ranges are told for what is quantised and what is only watched."""
+    model, value = residual(TENSORRT)
+    quantized = quantize(model, (value,), None, [value], backend=TENSORRT)
+    path = export_onnx(quantized, (value,), tmp_path / "net.onnx")
+    loaded = onnx.load(path)
+    told = {one.key: json.loads(one.value) for one in loaded.metadata_props if one.key.startswith("edgeproof.")}
+    assert "conv1/Conv" in {node.name for node in loaded.graph.node}
+    assert told["edgeproof.modules"]["conv1/Conv"] == "conv1"
+    tensors = {name for node in loaded.graph.node for name in (*node.input, *node.output)}
+    assert set(told["edgeproof.ranges"]) <= tensors
+    quantised = {node.input[0] for node in loaded.graph.node if node.op_type == "QuantizeLinear"}
+    assert quantised < set(told["edgeproof.ranges"])
+    assert all(low <= 0 <= high for low, high in told["edgeproof.ranges"].values())
+    conv2 = next(node.output[0] for node in loaded.graph.node if node.name == "conv2/Conv")
+    assert conv2 in told["edgeproof.ranges"]
+
+
+def test_one_calibration_for_every_dialect(tmp_path: Path) -> None:
+    """Loaded in ONNX Runtime, outputs of each dialect's file are within 25 dB of the float model."""
+    model, value = residual(TENSORRT)
+    quantized = quantize(model, (value,), None, [value], backend=TENSORRT)
+    with torch.no_grad():
+        expected = model(value)
+    for dialect in DIALECTS:
+        path = export_onnx(quantized, (value,), tmp_path / f"{dialect.name}.onnx", dialect=dialect.name)
+        found = run(path, value.half() if _half(path) else value)
+        assert ratio_db(expected, found.float()) > 25, dialect.name
+
+
+def _half(path: Path) -> bool:
+    """Say whether a file takes half precision."""
+    return bool(onnx.load(path).graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16)
+
+
+def test_every_kernel_is_an_integer_one(tmp_path: Path) -> None:
+    """ONNX Runtime's own optimised graph: nothing but integer kernels between the ends."""
+    model, value = residual(ONNXRUNTIME)
+    quantized = quantize(model, (value,), None, [value], backend=ONNXRUNTIME)
+    path = export_onnx(quantized, (value,), tmp_path / "net.onnx", dialect="onnxruntime-x86")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    kinds = Counter(node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node)
+    assert kinds["QLinearConv"] == 5
+    assert kinds["QLinearAdd"] == 2
+    assert kinds["QGemm"] == 1
+    assert kinds["QuantizeLinear"] == 1
+    assert not {"Conv", "Gemm", "MatMul", "Relu", "DequantizeLinear"} & set(kinds)
+
+
+def test_a_transformer_block(tmp_path: Path) -> None:
+    """Normalisation and GELU stay one node each; the matrix products become integer ones."""
+    model, value = Mixer().eval(), torch.randn(4, 6, 32)
+    quantized = quantize(transform(model, (value,), ONNXRUNTIME).model, (value,), None, [value], backend=ONNXRUNTIME)
+    kinds = Counter(node.op_type for node in graph_of(export_onnx(quantized, (value,), tmp_path / "net.onnx")).node)
+    assert (kinds["LayerNormalization"], kinds["Gelu"], kinds["MatMul"]) == (1, 1, 2)
+
+
+def test_a_float_model_exports_too(tmp_path: Path) -> None:
+    """Without pairs: the file is the float model."""
+    model = settled(Residual(), 8, 3, 16, 16)
+    value = torch.randn(2, 3, 16, 16)
+    path = export_onnx(transform(model, (value,), ONNXRUNTIME).model, (value,), tmp_path / "net.onnx")
+    with torch.no_grad():
+        assert ratio_db(model(value), run(path, value, optimise=True)) > 80
+
+
+def test_a_model_trained_with_learned_ranges(tmp_path: Path) -> None:
+    """Scales that moved are the scales of the file."""
+    model, value = residual(ONNXRUNTIME)
+    quantized = quantize(model, (value,), None, [value], backend=ONNXRUNTIME)
+    learn_ranges(quantized, weights=True)
+    optimizer = torch.optim.SGD(quantized.parameters(), lr=1e-3)
+    quantized.train()
+    for _ in range(3):
+        optimizer.zero_grad()
+        quantized(value).pow(2).mean().backward()
+        optimizer.step()
+    quantized.eval()
+    path = export_onnx(quantized, (value,), tmp_path / "net.onnx")
+    with torch.no_grad():
+        assert ratio_db(quantized(value), run(path, value)) > 50
+
+
+def test_bad_exports(tmp_path: Path) -> None:
+    """Not calibrated, an unknown dialect, a model torch cannot export."""
+    model, value = residual(TENSORRT)
+    bare = insert_qdq(model, plan_qdq(model, (value,), backend=TENSORRT))
+    with pytest.raises(ExportError, match=r"'x' has no scale; call calibrate"):
+        export_onnx(bare, (value,), tmp_path / "net.onnx")
+    with pytest.raises(DialectError, match="onnxruntime-x86"):
+        export_onnx(model, (value,), tmp_path / "net.onnx", dialect="onnxruntime_x86")
+
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if bool(x.sum() > 0) else -x
+
+    with pytest.raises(ExportError, match="torch cannot export this model"):
+        export_onnx(Branch(), (value,), tmp_path / "net.onnx")

@@ -1,0 +1,196 @@
+"""Training with pairs in place: what is trained is what is exported."""
+
+import copy
+
+import pytest
+import torch
+from support.quantized_nets import ratio_db, residual
+from torch import fx, nn
+
+from embedl_deploy import transform
+from embedl_deploy.backend import Backend
+from embedl_deploy.errors import QuantizationError
+from embedl_deploy.nn import QuantizedConv, QuantStub, WeightQuantizer
+from embedl_deploy.onnxruntime import ONNXRUNTIME
+from embedl_deploy.quantize import (
+    Precision,
+    QuantConfig,
+    TensorQuantConfig,
+    freeze_batch_norm,
+    freeze_ranges,
+    freeze_weights,
+    insert_qdq,
+    learn_ranges,
+    plan_qdq,
+    quantize,
+)
+from embedl_deploy.tensorrt import TENSORRT
+
+BACKENDS = pytest.mark.parametrize("backend", [TENSORRT, ONNXRUNTIME], ids=lambda one: one.name)
+
+
+def calibrated(
+    backend: Backend = ONNXRUNTIME, config: QuantConfig | None = None
+) -> tuple[fx.GraphModule, torch.Tensor]:
+    """Return a calibrated network and a batch."""
+    model, value = residual(backend)
+    return quantize(model, (value,), config, forward_loop=[value], backend=backend), value
+
+
+def step(
+    model: nn.Module, value: torch.Tensor, target: torch.Tensor, rate: float = 1e-3, count: int = 20
+) -> list[float]:
+    """Take a few steps of an ordinary loop and return the losses."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    losses = []
+    model.train()
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(value), target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    model.eval()
+    return losses
+
+
+@BACKENDS
+def test_an_ordinary_loop_lowers_the_loss(backend: Backend) -> None:
+    """Gradients reach every weight through the rounding."""
+    model, value = calibrated(backend)
+    losses = step(model, value, torch.zeros(8, 16))
+    assert losses[-1] < 0.5 * losses[0]
+    assert all(one.grad is not None and bool(one.grad.abs().sum() > 0) for one in model.parameters() if one.ndim > 1)
+
+
+def test_train_and_eval_agree_when_statistics_do() -> None:
+    """Batch norm over a batch whose statistics are the running ones gives what the folded weights give."""
+    model, _ = calibrated()
+    layer = model.get_submodule("conv1.conv")
+    assert isinstance(layer, QuantizedConv)
+    inner = torch.randn(8, 16, 8, 8)
+    bn = layer.bn
+    assert isinstance(bn, nn.BatchNorm2d)
+    assert layer.weight_quantizer is not None
+    bn.momentum = 1.0
+    layer.train()
+    # The statistics decide the folded weights and the folded weights' rounding decides the statistics: iterate.
+    with torch.no_grad():
+        for _ in range(20):
+            trained = layer(inner)
+        layer.eval()
+        layer.weight_quantizer.calibrate(layer.folded()[0])
+        assert ratio_db(trained, layer(inner)) > 40
+
+
+def test_frozen_batch_norm_trains_what_eval_runs() -> None:
+    """With frozen statistics train mode computes exactly what eval mode does, for a target with float sums."""
+    model, value = calibrated(TENSORRT)
+    freeze_batch_norm(model)
+    model.train()
+    trained = model(value)
+    assert torch.equal(trained, model.eval()(value))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_state_round_trip(learned: bool) -> None:
+    """A trained model's state loads into a model that was never calibrated."""
+    model, value = residual(ONNXRUNTIME)
+    placement = plan_qdq(model, (value,), backend=ONNXRUNTIME)
+    trained = quantize(model, (value,), forward_loop=[value], backend=ONNXRUNTIME)
+    if learned:
+        learn_ranges(trained, weights=True)
+    step(trained, value, torch.zeros(8, 16), count=3)
+    fresh = insert_qdq(model, placement, symmetric=False)
+    fresh.load_state_dict(trained.state_dict())
+    with torch.no_grad():
+        assert torch.equal(fresh.eval()(value), trained(value))
+
+
+def test_learned_ranges_move_and_freeze() -> None:
+    """Scales become parameters, shared where they were, move with the loss, and stop."""
+    model, value = calibrated()
+    scales = learn_ranges(model)
+    before = [one.detach().clone() for one in scales]
+    pool, stem = model.get_submodule("stubs.pool"), model.get_submodule("stubs.stem")
+    assert isinstance(pool, QuantStub)
+    assert isinstance(stem, QuantStub)
+    assert pool.scale is stem.scale
+    step(model, value, torch.zeros(8, 16), rate=1e-4)
+    assert sum(bool(one != two) for one, two in zip(before, scales, strict=True)) > len(scales) // 2
+    with torch.no_grad():
+        expected = model(value)
+    freeze_ranges(model)
+    assert not any(part.learned for part in model.modules() if isinstance(part, QuantStub | WeightQuantizer))
+    with torch.no_grad():
+        assert torch.equal(model(value), expected)
+
+
+def test_bounds_follow_a_learned_scale() -> None:
+    """What export tells other dialects is the range of the scale as it is."""
+    model, _ = calibrated()
+    learn_ranges(model)
+    stub = model.get_submodule("stubs.x")
+    assert isinstance(stub, QuantStub)
+    low, high = stub.current_bounds()
+    with torch.no_grad():
+        stub.scale.mul_(2)
+    assert stub.current_bounds() == pytest.approx((2 * low, 2 * high), rel=1e-6)
+
+
+@BACKENDS
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT4, Precision.FP8])
+def test_freezing_weights_changes_nothing(backend: Backend, precision: Precision) -> None:
+    """Baked weights are multiples of their scale and compute what eval mode computed; batch norms are gone."""
+    model, value = calibrated(backend, QuantConfig(weight=TensorQuantConfig(precision, per_channel=True)))
+    with torch.no_grad():
+        expected = model(value)
+        freeze_weights(model)
+        assert ratio_db(expected, model(value)) > 90
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in model.modules())
+    again = copy.deepcopy(model)
+    freeze_weights(again)
+    with torch.no_grad():
+        assert torch.equal(again(value), model(value))
+
+
+def test_quantize_bakes_on_request() -> None:
+    """`freeze_weights=True` gives a model without trainable weights in quantised layers."""
+    model, value = residual(ONNXRUNTIME)
+    found = quantize(model, (value,), None, [value], freeze_weights=True, backend=ONNXRUNTIME)
+    assert not any(one.requires_grad for one in found.parameters())
+
+
+def test_blocks_of_four_bits() -> None:
+    """A scale for every 16 inputs; weights that do not divide keep a scale per channel."""
+    config = QuantConfig(weight=TensorQuantConfig(Precision.INT4, per_channel=True, block_size=16))
+    model, _ = calibrated(config=config)
+    quantizer = model.get_submodule("head.linear.weight_quantizer")
+    assert isinstance(quantizer, WeightQuantizer)
+    assert quantizer.scale.shape == (16, 2)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # dynamo instantiates autograd functions to look at them
+def test_torch_compile() -> None:
+    """A compiled step gives the gradients of an eager one, but for values that lie on the edge of a rounding."""
+    small = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1)).eval()
+    value = torch.randn(4, 3, 8, 8)
+    model = quantize(
+        transform(small, (value,), ONNXRUNTIME).model, (value,), None, [value], backend=ONNXRUNTIME
+    ).train()
+    twin = copy.deepcopy(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(twin, backend="aot_eager")
+    model(value).pow(2).mean().backward()
+    compiled(value).pow(2).mean().backward()
+    for one, two in zip(model.parameters(), twin.parameters(), strict=True):
+        assert one.grad is not None
+        assert two.grad is not None
+        assert ratio_db(one.grad, two.grad) > 30
+
+
+def test_plain_models_are_refused() -> None:
+    """There is nothing to learn or to bake."""
+    for act in (learn_ranges, freeze_weights, freeze_ranges, freeze_batch_norm):
+        with pytest.raises(QuantizationError, match="call quantize"):
+            act(nn.Linear(3, 3))
