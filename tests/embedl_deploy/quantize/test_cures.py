@@ -1,6 +1,7 @@
 """Cures work where their symptom shows, are measured, and are undone when they do not help."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -279,13 +280,18 @@ class Trunk(nn.Module):
         self.wide = nn.ModuleList(nn.Conv2d(16, 32, 1) for _ in range(2))
         self.acts = nn.ModuleList(nn.Hardswish() for _ in range(2))
         self.narrow = nn.ModuleList(nn.Conv2d(32, 16, 1) for _ in range(2))
-        spread = torch.logspace(-1.2, 1.2, 16)
+        self.spread(torch.logspace(-1.2, 1.2, 16))
+
+    def spread(self, spread: torch.Tensor) -> None:
+        """Scale what writes to the trunk up and what reads it down."""
+        writer: Any
+        reader: Any
         with torch.no_grad():
             for writer in (self.stem, *self.narrow):
-                writer.weight.mul_(spread.reshape(-1, 1, 1, 1))  # type: ignore[union-attr, operator]
-                writer.bias.mul_(spread)  # type: ignore[union-attr, operator]
+                writer.weight.mul_(spread.reshape(-1, 1, 1, 1))
+                writer.bias.mul_(spread)
             for reader in (self.last, *self.wide):
-                reader.weight.div_(spread.reshape(1, -1, 1, 1))  # type: ignore[union-attr, operator]
+                reader.weight.div_(spread.reshape(1, -1, 1, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run."""
