@@ -94,6 +94,19 @@ def _check(model: onnx.ModelProto, target: Dialect, scales: str, float_type: str
             f"The model has integer operators ({known(integer[:3])}), and only Q/DQ models can be lowered; "
             "quantise again with the format QDQ."
         )
+    if half := _half_scale(model):
+        raise ModelFileError(
+            f"The model is in half precision (scale {half!r} is), and its scales were rounded to that; lower the "
+            "float32 file it was made of, with float_type='float16' where the runtime wants it."
+        )
+
+
+def _half_scale(model: onnx.ModelProto) -> str:
+    """Return a scale that is stored in half precision, or nothing."""
+    types = {value.name: value.data_type for value in model.graph.initializer}
+    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    pairs = [node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    return next((node.input[1] for node in pairs if len(node.input) > 1 and types.get(node.input[1]) in halves), "")
 
 
 def _refuse(parts: Parts, target: Dialect, *, fallback: bool) -> None:

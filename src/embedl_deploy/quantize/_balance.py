@@ -5,9 +5,11 @@ A channel c of a value is divided by s where it is made and multiplied by s wher
     W₂ · act(W₁x) = (W₂·diag(s)) · act(diag(1/s)·W₁x)        for any act with act(a·x) = a·act(x), a > 0
 
 From a normalisation into fully connected layers this is SmoothQuant, from convolution to convolution it is cross-layer
-equalisation; the arithmetic is one and the same, and the function of the network is kept.
+equalisation; the arithmetic is one and the same, and the function of the network is kept. Values that are added share
+their factors: every layer that writes to a residual trunk and every layer that reads from it takes part.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,8 @@ import torch
 from torch import fx, nn
 
 from embedl_deploy.nn import (
+    Add,
+    FusedAddReLU,
     FusedConvBN,
     FusedConvBNAdd,
     FusedConvBNAddReLU,
@@ -24,6 +28,7 @@ from embedl_deploy.nn import (
     FusedLinear,
     FusedLinearReLU,
     QuantizedConv,
+    QuantizedJoint,
     QuantizedLinear,
     QuantStub,
 )
@@ -33,58 +38,122 @@ _LEAST = 1e-5
 
 @dataclass(frozen=True)
 class Site:
-    """A value whose channels can be evened out.
+    """Values with the same channels, which can be evened out.
 
     Attributes:
-        stub: Name of the stub on it.
-        place: The layer that makes it.
-        maker: That layer.
-        readers: The layers that read it.
-        dim: The dimension of its channels.
+        stubs: Names of the stubs on them.
+        place: The first layer that makes one.
+        makers: All layers that make them.
+        readers: The layers that read them.
+        dim: The dimension of their channels.
     """
 
-    stub: str
+    stubs: tuple[str, ...]
     place: str
-    maker: nn.Module
+    makers: tuple[nn.Module, ...]
     readers: tuple[QuantizedConv | QuantizedLinear, ...]
     dim: int
 
     @property
     def smooth(self) -> bool:
         """Whether it follows a normalisation."""
-        return isinstance(self.maker, FusedLayerNorm | nn.RMSNorm)
+        return isinstance(self.makers[0], FusedLayerNorm | nn.RMSNorm)
 
 
 def sites(model: fx.GraphModule) -> Iterator[Site]:
-    """Yield every value whose channels can be evened out without changing what the network computes."""
+    """Yield every set of values whose channels can be evened out without changing what the network computes."""
     modules = dict(model.named_modules(remove_duplicate=False))
+    calls = Counter(str(node.target) for node in model.graph.nodes if node.op == "call_module")
+    for values in _joined(model, modules):
+        found = _site(values, modules, calls)
+        if found is not None:
+            yield found
+
+
+def _joined(model: fx.GraphModule, modules: dict[str, nn.Module]) -> Iterator[list[fx.Node]]:
+    """Yield the values of the graph, those that must have the same factors together."""
+    group: dict[fx.Node, list[fx.Node]] = {}
     for node in model.graph.nodes:
-        stub = modules.get(str(node.target)) if node.op == "call_module" else None
-        if not isinstance(stub, QuantStub) or not stub.quantizes:
-            continue
-        made = node.args[0]
-        if made.op != "call_module" or len(made.users) != 1 or not node.users:
-            continue
-        maker = modules[str(made.target)]
-        readers = [_reader(modules, node, user) for user in node.users]
-        if _scalable(maker) and all(one is not None for one in readers):
-            kept = tuple(one for one in readers if one is not None)
-            dim = -1 if isinstance(kept[0], QuantizedLinear) else 1
-            if all(isinstance(one, type(kept[0])) for one in kept):
-                yield Site(str(node.target), str(made.target), maker, kept, dim)
+        group[node] = [node]
+        for other in _same_channels(modules, node):
+            if group[other] is not group[node]:
+                group[other].extend(group[node])
+                for moved in group[node]:
+                    group[moved] = group[other]
+    yield from (sorted(values) for values in {id(values): values for values in group.values()}.values())
+
+
+def _same_channels(modules: dict[str, nn.Module], node: fx.Node) -> list[fx.Node]:
+    """Return the values whose channels a node passes on: through a stub, a sum, a maximum."""
+    layer = _layer(modules, node)
+    if isinstance(layer, FusedConvBNAdd | FusedConvBNAddReLU):
+        return [one for one in node.args[1:] if isinstance(one, fx.Node)]
+    plain = isinstance(layer, QuantStub | Add | nn.MaxPool2d) or (
+        isinstance(layer, FusedAddReLU) and isinstance(layer.act, nn.ReLU)
+    )
+    return [one for one in node.args if isinstance(one, fx.Node)] if plain else []
+
+
+def _layer(modules: dict[str, nn.Module], node: fx.Node) -> nn.Module | None:
+    """Return the layer that a node calls."""
+    found = modules.get(str(node.target)) if node.op == "call_module" else None
+    return found.layer if isinstance(found, QuantizedJoint) else found
+
+
+def _site(values: list[fx.Node], modules: dict[str, nn.Module], calls: Counter[str]) -> Site | None:
+    """Return what can be done about values with the same channels, `None` when someone cannot take part."""
+    inside = set(values)
+    makers = [node for node in values if not _passes_on(modules, node, inside)]
+    readers: list[QuantizedConv | QuantizedLinear] = []
+    for value in values:
+        for user in value.users:
+            if user in inside and (_passes_on(modules, user, inside) or user.args[0] is not value):
+                continue
+            found = _reader(modules, value, user)
+            if found is None or calls[str(user.target)] > 1:
+                return None
+            readers.append(found)
+    layers = [_layer(modules, node) for node in makers]
+    kept = [one for one in layers if one is not None and _scalable(one)]
+    stubs = [str(node.target) for node in values if _quantizes(_layer(modules, node))]
+    once = all(calls[str(node.target)] == 1 for node in makers)
+    norms = sum(isinstance(one, FusedLayerNorm | nn.RMSNorm) for one in kept)
+    if not (readers and stubs and kept and once) or len(kept) < len(layers) or (norms and len(kept) > 1):
+        return None
+    if any(not isinstance(one, type(readers[0])) for one in readers):
+        return None
+    dim = -1 if isinstance(readers[0], QuantizedLinear) else 1
+    return Site(tuple(stubs), str(makers[0].target), tuple(kept), tuple(readers), dim)
+
+
+def _quantizes(layer: nn.Module | None) -> bool:
+    """Say whether a layer is a stub with a pair."""
+    return isinstance(layer, QuantStub) and layer.quantizes
+
+
+def _passes_on(modules: dict[str, nn.Module], node: fx.Node, inside: set[fx.Node]) -> bool:
+    """Say whether a node makes no values of its own."""
+    if isinstance(_layer(modules, node), FusedConvBNAdd | FusedConvBNAddReLU):
+        return False
+    return any(one in inside for one in _same_channels(modules, node))
 
 
 def _scalable(maker: nn.Module) -> bool:
     """Say whether a layer's result can be divided per channel by changing its parameters."""
     if isinstance(maker, FusedLayerNorm | nn.RMSNorm):
         return getattr(_norm(maker), "weight", None) is not None
-    if isinstance(maker, FusedConvBN):
-        return isinstance(maker.conv, QuantizedConv) and not maker.conv.transposed
-    if isinstance(maker, FusedConvBNReLU):
-        return isinstance(maker.conv, QuantizedConv) and not maker.conv.transposed and isinstance(maker.act, nn.ReLU)
+    if isinstance(maker, FusedConvBNReLU | FusedConvBNAddReLU) and not isinstance(maker.act, nn.ReLU):
+        return False
+    if isinstance(maker, FusedConvBN | FusedConvBNReLU | FusedConvBNAdd | FusedConvBNAddReLU):
+        return isinstance(maker.conv, QuantizedConv) and not maker.conv.transposed and _affine(maker.conv.bn)
     if isinstance(maker, FusedLinearReLU):
         return isinstance(maker.linear, QuantizedLinear) and isinstance(maker.act, nn.ReLU)
     return False
+
+
+def _affine(bn: nn.Module | None) -> bool:
+    """Say whether a batch norm that may be absent has parameters of its own to change."""
+    return bn is None or getattr(bn, "weight", None) is not None
 
 
 def _norm(maker: nn.Module) -> nn.Module:
@@ -131,7 +200,7 @@ def _peak_in(reader: QuantizedConv | QuantizedLinear) -> torch.Tensor:
 def balance(site: Site, scale: torch.Tensor) -> None:
     """Divide where the value is made, multiply where it is read, in place."""
     with torch.no_grad():
-        for tensor in _made_by(site.maker):
+        for tensor in [one for maker in site.makers for one in _made_by(maker)]:
             tensor.div_(scale.reshape(-1, *[1] * (tensor.ndim - 1)))
         for reader in site.readers:
             weight: Any = reader.conv.weight if isinstance(reader, QuantizedConv) else reader.linear.weight
@@ -149,5 +218,5 @@ def _made_by(maker: nn.Module) -> list[torch.Tensor]:
     else:
         layer: Any = maker
         bn = layer.conv.bn
-        holder = layer.conv.conv if bn is None or bn.weight is None else bn
+        holder = layer.conv.conv if bn is None else bn
     return [one for one in (holder.weight, getattr(holder, "bias", None)) if one is not None]

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from embedl_deploy._run import evaluating
 from embedl_deploy.errors import CalibrationError
-from embedl_deploy.nn import Mode, QuantizedConv, QuantStub, WeightQuantizer
+from embedl_deploy.nn import Mode, QuantizedConv, QuantizedLinear, QuantStub, WeightQuantizer
 from embedl_deploy.quantize._calibration import Calibration
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
 from embedl_deploy.quantize._histogram import Histogram, Inbox
@@ -158,7 +158,8 @@ def apply_calibration(model: nn.Module, calibration: Calibration, *, config: Qua
     """
     setup = setup_of(model)
     config = config or setup.config
-    stubs = dict(stubs_of(model))
+    parts = dict(model.named_modules())
+    stubs = {name: part for name, part in parts.items() if isinstance(part, QuantStub)}
     missing = [name for name, stub in stubs.items() if stub.fixed is None and name not in calibration.statistics]
     if missing:
         raise CalibrationError(
@@ -179,10 +180,10 @@ def apply_calibration(model: nn.Module, calibration: Calibration, *, config: Qua
         found = stub.fixed or solved.get(setup.groups.get(name, name))
         if found is not None:
             stub.set_range(*found)
-    for _, layer in weighted_of(model):
-        quantizer = layer.weight_quantizer
-        if quantizer is None:
+    for layer in parts.values():
+        if not isinstance(layer, QuantizedConv | QuantizedLinear) or layer.weight_quantizer is None:
             continue
+        quantizer = layer.weight_quantizer
         if config.weight.calibration_method is CalibrationMethod.MSE:
             weight = layer.folded()[0].detach()
             quantizer.calibrate(weight, best_ratio(quantizer, weight))

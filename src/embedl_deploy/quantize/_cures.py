@@ -168,7 +168,7 @@ def _balance(patient: Patient, *, smooth: bool) -> list[str]:
     peaks = channel_peaks(patient, found)
     done = []
     for site in found:
-        peak = peaks[site.stub]
+        peak = peaks[site.place]
         if float(peak.max()) > _UNEVEN * float(peak.median().clamp(min=1e-12)):
             balance(site, factors(site, peak))
             done.append(site.place)
@@ -184,19 +184,21 @@ def channel_peaks(patient: Patient, found: Sequence[Site]) -> dict[str, torch.Te
 
     def watch(site: Site) -> Callable[[QuantStub, torch.Tensor], None]:
         def observe(_stub: QuantStub, value: torch.Tensor) -> None:
-            peaks[site.stub] = value.detach().abs().movedim(site.dim, 0).flatten(1).amax(1)
+            peak = value.detach().abs().movedim(site.dim, 0).flatten(1).amax(1)
+            peaks[site.place] = torch.maximum(peak, peaks.get(site.place, peak))
 
         return observe
 
     for site in found:
-        stubs[site.stub].observer = watch(site)
+        for name in site.stubs:
+            stubs[name].observer = watch(site)
     try:
         # In float: a channel far smaller than the rest would be seen as nothing but zeros.
         with floating(patient.model):
             patient.run()
     finally:
-        for site in found:
-            stubs[site.stub].observer = None
+        for name in [name for site in found for name in site.stubs]:
+            stubs[name].observer = None
     return peaks
 
 

@@ -120,7 +120,8 @@ class _Table:
         if self.form.precision is Precision.FP8:
             codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).double()
             known = torch.unique(codes[codes.isfinite()])
-            return (known[1:] + known[:-1]) / 2 * scale[..., None]
+            middles: torch.Tensor = (known[1:] + known[:-1]) / 2
+            return middles * scale[..., None]
         count = int(min(self.form.high - self.form.low, _MOST_STEPS))
         wide = (self.form.high - self.form.low) / count
         return bottom[..., None] + (torch.arange(count) * wide + 0.5) * scale[..., None]

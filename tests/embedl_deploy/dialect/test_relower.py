@@ -160,3 +160,10 @@ def test_rewired_graphs_are_refused_or_work(data: st.DataObject) -> None:
         )
     with contextlib.suppress(DeployError):
         lower(model, data.draw(st.sampled_from(["tensorrt", "onnxruntime-x86", "litert"])))
+
+
+def test_a_file_in_half_precision_is_refused(tmp_path: Path) -> None:
+    """Its scales were rounded to half: one error that says which file to take instead."""
+    onnx.save(lower(tensorrt_residual(), "tensorrt", float_type="float16"), tmp_path / "half.onnx")
+    with pytest.raises(ModelFileError, match=r"half precision .* lower the float32 file it was made of"):
+        relower(tmp_path / "half.onnx", tmp_path / "out.onnx", dialect="onnxruntime-x86")

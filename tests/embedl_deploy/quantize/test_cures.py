@@ -1,6 +1,7 @@
 """Cures work where their symptom shows, are measured, and are undone when they do not help."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -268,3 +269,46 @@ def test_bad_goals() -> None:
     model, value = fragile()
     with pytest.raises(QuantizationError, match="returned NaN"):
         quantize(model, (value,), None, [value], backend=TENSORRT, target=MaxDrop(lambda _: float("nan"), 0.5))
+
+
+class Trunk(nn.Module):
+    """Two blocks that write to one trunk by adding, and a layer that reads it; its channels were spread on purpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.last = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 8, 1)
+        self.wide = nn.ModuleList(nn.Conv2d(16, 32, 1) for _ in range(2))
+        self.acts = nn.ModuleList(nn.Hardswish() for _ in range(2))
+        self.narrow = nn.ModuleList(nn.Conv2d(32, 16, 1) for _ in range(2))
+        self.spread(torch.logspace(-1.2, 1.2, 16))
+
+    def spread(self, spread: torch.Tensor) -> None:
+        """Scale what writes to the trunk up and what reads it down."""
+        writer: Any
+        reader: Any
+        with torch.no_grad():
+            for writer in (self.stem, *self.narrow):
+                writer.weight.mul_(spread.reshape(-1, 1, 1, 1))
+                writer.bias.mul_(spread)
+            for reader in (self.last, *self.wide):
+                reader.weight.div_(spread.reshape(1, -1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Run."""
+        x = self.stem(x)
+        for wide, act, narrow in zip(self.wide, self.acts, self.narrow, strict=True):
+            x = x + narrow(act(wide(x)))
+        out: torch.Tensor = self.last(x)
+        return out
+
+
+def test_equalising_a_trunk() -> None:
+    """All that write to a residual trunk and all that read it take one set of factors, more than 6 dB."""
+    data = [torch.randn(4, 3, 8, 8) for _ in range(4)]
+    model = transform(Trunk().eval(), (data[0],), ONNXRUNTIME).model
+    (site,) = sites(insert_qdq(model, plan_qdq(model, (data[0],), backend=ONNXRUNTIME)))
+    assert (len(site.makers), len(site.readers)) == (3, 3)
+    found = treated(model, data, Cure.EQUALIZE)
+    assert found.layers == ("stem",)
+    assert found.kept
+    assert found.after_db > found.before_db + 6
