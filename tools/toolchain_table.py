@@ -155,6 +155,8 @@ class Table:
 
     def _compile(self, toolchain: str) -> Callable[[HubContext], str]:
         def run(ctx: HubContext) -> str:
+            # What another row compiled must not hide that this one could not.
+            self._compiled.pop(toolchain, None)
             model = COMPONENTS[toolchain][0]().run(ctx, self._model)
             self._compiled[toolchain] = model
             if toolchain == "TFLite":
@@ -166,14 +168,14 @@ class Table:
 
     def _profile(self, toolchain: str) -> Callable[[HubContext], str]:
         def run(ctx: HubContext) -> str:
-            profile = COMPONENTS[toolchain][1]().run(ctx, self._compiled[toolchain])
+            profile = COMPONENTS[toolchain][1]().run(ctx, self._model_of(toolchain))
             return f"{profile.latency.value:.3f} ms, {len(profile.layers)} layers, {profile.verdict}"
 
         return run
 
     def _invoke(self, toolchain: str) -> Callable[[HubContext], str]:
         def run(ctx: HubContext) -> str:
-            answer = COMPONENTS[toolchain][2]().run(ctx, self._compiled[toolchain], self._data).output["y"]
+            answer = COMPONENTS[toolchain][2]().run(ctx, self._model_of(toolchain), self._data).output["y"]
             wanted = self._reference()
             share = float(np.abs(answer - wanted).max() / np.ptp(wanted))
             says = f"{share:.1e} of the range from ONNX Runtime"
@@ -183,6 +185,12 @@ class Table:
             return says
 
         return run
+
+    def _model_of(self, toolchain: str) -> Any:  # noqa: ANN401 - of any toolchain
+        if toolchain not in self._compiled:
+            message = "there is no model, because its compile failed"
+            raise LookupError(message)
+        return self._compiled[toolchain]
 
     def _reference(self) -> np.ndarray:
         import onnxruntime  # noqa: PLC0415 - only for checking
