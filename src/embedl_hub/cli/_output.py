@@ -60,7 +60,7 @@ def _set_verbosity(ctx: click.Context, _parameter: click.Parameter, value: int) 
 
 
 class KindGroup(click.Group):
-    """Answers an unknown command with the one that was most likely meant."""
+    """Answers an unknown command with the one that was most likely meant, or else with those there are."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -73,7 +73,7 @@ class KindGroup(click.Group):
         except click.UsageError as error:
             if close := difflib.get_close_matches(args[0], self.list_commands(ctx), 1):
                 raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
-            raise
+            raise click.UsageError(f"{error.message} Known: {', '.join(self.list_commands(ctx))}.", ctx) from None
 
 
 def open_store(home: Path | None) -> Store:
@@ -122,7 +122,11 @@ def plain(cell: str) -> str:
 
 def number(value: float | None, unit: str = "") -> str:
     """Return a number for people."""
-    return "-" if value is None else f"{value:.4g}{f' {unit}' if unit else ''}"
+    if value is None:
+        return "-"
+    # Four digits are enough, but a count of many thousands is no power of ten.
+    text = f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+    return f"{text} {unit}" if unit else text
 
 
 @contextlib.contextmanager

@@ -142,13 +142,13 @@ def read_arrays(words: tuple[str, ...]) -> dict[str, Any]:
         name, equals, file = word.partition("=")
         path = Path(file if equals else word)
         try:
-            if path.suffix == ".npz":
+            if path.suffix == ".npz" and not equals:
                 with np.load(path, allow_pickle=False) as content:
                     arrays |= {key: content[key] for key in content.files}
             elif path.suffix == ".npy" and equals:
                 arrays[name] = np.load(path, allow_pickle=False)
             else:
-                raise ConfigError(f"{word!r} must be an .npz file or NAME=FILE.npy.")
+                raise ConfigError(f"{word!r} must be an .npz file, which holds its own names, or NAME=FILE.npy.")
         except (OSError, ValueError, EOFError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -377,7 +377,8 @@ def copy_result(run: Run, target: Path) -> None:
 _HEADLINE = (
     ("latency_median", "ms"), ("latency", "ms"), ("latency_p90", "ms"), ("latency_p99", "ms"), ("fps", "1/s"),
     ("load_time", "ms"), ("first_latency", "ms"), ("peak_memory_mb", "MB"), ("model_size_mb", "MB"),
-    ("calibration_cosine", ""), ("iterations", ""),
+    ("calibration_cosine", ""), ("conversion_error", "of the range"), ("quantization_sqnr_db", "dB"),
+    ("iterations", ""),
 )  # fmt: skip
 
 

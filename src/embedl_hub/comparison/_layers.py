@@ -63,7 +63,7 @@ def overlay(tables: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[LayerRow, ..
     for number, rows in enumerate(tables):
         for row in rows:
             names = _nodes(row)
-            # What a runtime adds has names of its own in each run; its operator is all that can be compared.
+            # What a runtime adds or renames is called otherwise in each run; its operator is all that can be compared.
             key = ("nodes", parts.find(names[0])) if names else ("added", str(row.get("op_type") or row["name"]))
             groups.setdefault(key, [[] for _ in tables])[number].append(row)
     return tuple(_row(key, columns) for key, columns in groups.items())
@@ -72,7 +72,7 @@ def overlay(tables: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[LayerRow, ..
 def _row(key: tuple[str, str], columns: Sequence[Sequence[Mapping[str, Any]]]) -> LayerRow:
     nodes = tuple(dict.fromkeys(name for rows in columns for row in rows for name in _nodes(row)))
     return LayerRow(
-        name=" + ".join(nodes) if nodes else f"{key[1]}, added by the runtime",
+        name=" + ".join(nodes) if nodes else f"{key[1]}, no source node known",
         source_nodes=nodes,
         op_types=tuple(_words(rows, "op_type") for rows in columns),
         compute_units=tuple(_words(rows, "compute_unit") for rows in columns),

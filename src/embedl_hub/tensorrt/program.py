@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
     from embedl_hub.tensorrt.place import Place
 
+_NO_ENGINES = (".onnx", ".tflite")
 _NOT_FOUND = 127
 _KILLED = 137
 _QUICK_S = 120.0
@@ -82,7 +83,12 @@ def find_trtexec(place: Place) -> Trtexec:
 
 
 def check_maker(model: TensorRTCompiledModel) -> None:
-    """Refuse an engine of the other library before it is sent anywhere."""
+    """Refuse an engine of the other library, and what is no engine, before it is sent anywhere."""
+    if model.path.file_name.endswith(_NO_ENGINES):
+        raise RefusedError(
+            f"{model.path.file_name} is no TensorRT engine. Compile the model first: embedl-hub compile tensorrt, or "
+            "TensorRTCompiler."
+        )
     if "tensorrt_rtx_version" in model.engine:
         raise RefusedError(
             f"The engine was built by TensorRT-RTX {model.engine['tensorrt_rtx_version']}, which is another library "
@@ -93,12 +99,10 @@ def check_maker(model: TensorRTCompiledModel) -> None:
 def _help(place: Place) -> tuple[str, str]:
     wanted = place.config.trtexec_path
     paths = (wanted, *_USUAL) if wanted == TrtexecConfig().trtexec_path else (wanted,)
-    said = ""
     for path in paths:
         try:
             result = place.runner.run([path, "--help"], hide=True, timeout_s=_QUICK_S)
         except CommandError as error:
-            said = said or error.stderr.strip()
             if error.exit_code != _NOT_FOUND:
                 raise RefusedError(f"trtexec does not start on {place.title}: {error}") from error
             if "shared librar" in error.stderr:
@@ -110,8 +114,9 @@ def _help(place: Place) -> tuple[str, str]:
         return path, result.stdout
     raise RefusedError(
         f"{place.title.capitalize()} has no trtexec: looked for {', '.join(paths)}. It comes with TensorRT (on Debian "
-        "the package libnvinfer-bin, on Jetson with JetPack); say where it is: TrtexecConfig(trtexec_path=...). "
-        f"It said: {said[-200:] or 'nothing'}"
+        "the package libnvinfer-bin, on Jetson with JetPack). If it is elsewhere, say where: "
+        "TrtexecConfig(trtexec_path=...), or --set trtexec_path=PATH with embedl-hub device add (for this machine with "
+        "--type trtexec --runner local)."
     )
 
 

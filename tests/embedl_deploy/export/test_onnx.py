@@ -83,7 +83,7 @@ def graph_of(path: Path) -> Any:
     ("name", "backend", "least_db"),
     [
         pytest.param("int8", TENSORRT, 60, marks=pytest.mark.slow),
-        ("int8", ONNXRUNTIME, 40),
+        ("int8", ONNXRUNTIME, 50),
         pytest.param("int4", TENSORRT, 60, marks=pytest.mark.slow),
         ("int4 blocks", ONNXRUNTIME, 50),
         pytest.param("int16", ONNXRUNTIME, 80, marks=pytest.mark.slow),

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.cli import answer, hub
+
+from embedl_hub.cli._output import number
+from embedl_hub.cli._steps import read_arrays
+from embedl_hub.errors import ConfigError
 
 _PACKAGE = '''
 """A toolchain for toast."""
@@ -102,6 +107,22 @@ def test_slips_with_it_are_said(kitchen: Path) -> None:
     assert results["provider broken"]["is_ok"] is None
     assert "pip install" in results["provider broken"]["advice"]
     assert results["provider toaster"]["is_ok"]
+
+
+def test_an_archive_of_arrays_has_its_own_names(tmp_path: Path) -> None:
+    """A name before it would be passed over in silence, so it is refused."""
+    np.savez(tmp_path / "data.npz", x=np.zeros(2))
+    assert list(read_arrays((str(tmp_path / "data.npz"),))) == ["x"]
+    with pytest.raises(ConfigError, match="holds its own names"):
+        read_arrays((f"image={tmp_path / 'data.npz'}",))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.036264, "0.03626"), (3660.4, "3660"), (17645.0, "17645"), (1.25e-7, "1.25e-07")]
+)
+def test_counts_are_no_powers_of_ten(value: float, text: str) -> None:
+    """Four digits of what is small, all before the point of what is not."""
+    assert number(value) == text
 
 
 def test_the_traceback_is_there_when_asked_for(tmp_path: Path) -> None:

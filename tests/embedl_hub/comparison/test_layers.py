@@ -25,7 +25,7 @@ def test_fusions_meet_in_one_row() -> None:
 def test_what_the_runtime_added_is_matched_by_its_operator() -> None:
     """Its names differ from run to run; a run without it has nothing there."""
     rows = overlay([[layer("r1", 0.1, op_type="Reorder"), layer("r2", 0.2, op_type="Reorder")], [layer("c", 1.0, "c")]])
-    assert rows[0].name == "Reorder, added by the runtime"
+    assert rows[0].name == "Reorder, no source node known"
     assert rows[0].times_ms == (0.1 + 0.2, None)
     assert rows[1].times_ms == (None, 1.0)
 

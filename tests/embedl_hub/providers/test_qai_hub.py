@@ -73,7 +73,9 @@ def test_the_providers_conform(service: StandIn, phone: Device, model: Path, com
     )
 
 
-def test_from_source_to_answer(service: StandIn, phone: Device, tmp_path: Path) -> None:
+def test_from_source_to_answer(
+    service: StandIn, phone: Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Renamed tensors are mapped both ways; ids, links and states of the jobs are kept; the token is not."""
     source = save(residual_net("n"), tmp_path / "net.onnx")
     service.rename = {"x": "image_0", "y": "scores_0"}
@@ -99,6 +101,8 @@ def test_from_source_to_answer(service: StandIn, phone: Device, tmp_path: Path) 
         assert states == ["CREATED", "SUCCESS"]
         assert ONNXRuntimeCompiledModel.from_run(run).input_name_mapping == {"x": "image_0"}
     assert service.jobs[job].compile_job.options == "--target_runtime onnx"
+    # What the vendor's client prints must not come between a program and our JSON.
+    assert capsys.readouterr().out == ""
     assert not any(TOKEN.encode() in path.read_bytes() for path in home.rglob("*") if path.is_file())
 
 

@@ -353,9 +353,20 @@ def test_the_engine_is_not_sent_back_to_where_it_was_built(make_here: Any, model
 def test_no_trtexec_says_where_it_was_looked_for(make_here: Any, model: Path) -> None:
     """And what to install."""
     with temporary_context([make_here(path="/nowhere/trtexec")]) as ctx:
-        with pytest.raises(CompileError, match=r"has no trtexec: looked for /nowhere/trtexec.*JetPack.*trtexec_path="):
+        with pytest.raises(
+            CompileError, match=r"has no trtexec: looked for /nowhere/trtexec\..*--set trtexec_path=PATH"
+        ):
             TensorRTCompiler().run(ctx, model)
         assert "input" in last_run(ctx).artifacts
+
+
+def test_what_another_toolchain_made_is_no_engine(make_here: Any, model: Path) -> None:
+    """Said before anybody looks for trtexec."""
+    with temporary_context([make_here(path="/nowhere/trtexec")]) as ctx:
+        with ctx.client.start_run() as run:
+            made = TensorRTCompiledModel(path=run.log_artifact(model, name="path"))
+        with pytest.raises(ProfileError, match=r"\.onnx is no TensorRT engine. Compile the model first"):
+            TensorRTProfiler().run(ctx, made)
 
 
 def test_it_is_asked_once_what_it_can_do(

@@ -20,7 +20,7 @@ def offered_devices() -> list[DeviceSpec]:
         raise
     except Exception as error:  # the vendor's client raises many kinds, its HTTP library more
         words = " ".join(str(error).split())
-        if "configuration file" in words or "client.ini" in words:
+        if _is_not_set_up(words):
             raise DeviceError(f"Qualcomm AI Hub is not set up on this machine. Set it up with: {_CONFIGURE}") from error
         raise DeviceError(f"Qualcomm AI Hub did not list its devices: {words[:300]}") from error
     return [
@@ -41,9 +41,15 @@ def doctor() -> list[CheckResult]:
         # Read on first use, not when it is made.
         _ = vendor.Client().config
     except Exception as error:  # noqa: BLE001 - as above
-        says = f"{version}, not set up: {' '.join(str(error).split())[:120]}"
+        words = " ".join(str(error).split())
+        # The vendor's own words go on with a drawn box that holds the advice.
+        says = f"{version}, not set up" if _is_not_set_up(words) else f"{version}, not set up: {words[:120]}"
         return [CheckResult(title, is_ok=None, says=says, advice=_CONFIGURE)]
     return [CheckResult(title, is_ok=True, says=version)]
+
+
+def _is_not_set_up(words: str) -> bool:
+    return "configuration file" in words or "client.ini" in words
 
 
 def _attributes(attributes: object) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,9 @@ class Service:
     def translated(self, what: str) -> Iterator[None]:
         """Turn whatever the vendor's client raises into the step's error."""
         try:
-            yield
+            # It prints where it put things; what a command prints on stdout is for programs.
+            with contextlib.redirect_stdout(sys.stderr):
+                yield
         except HubError:
             raise
         except Exception as error:  # the vendor's client raises many kinds, its HTTP and S3 libraries more
