@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from embedl_device.arrays import Arrays
 from embedl_device.document import feed_for, measured
 from embedl_device.errors import BoardError
-from embedl_device.measure import Plan
+from embedl_device.measure import Plan, percentile
 from embedl_device.program import say
 from embedl_onnxruntime.session import CPU, Model, Settings, runtime
 from embedl_onnxruntime.trace import Layer, Trace, read_trace
@@ -93,14 +93,9 @@ def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
 
 
 def _as_rows(trace: Trace) -> Dict[str, Any]:
-    """Return the table without the first run, which is cold: one slow start would outweigh many warm runs."""
+    """Return the table: medians without the first run, which is cold; one slow run must not outweigh the others."""
     warm = trace.runs - 1
-    times = [
-        (layer.total_us - layer.first_us) / warm
-        if warm > 0 and layer.calls > 1
-        else layer.total_us / max(1, trace.runs)
-        for layer in trace.layers
-    ]
+    times = [percentile(layer.runs_us[1:] or layer.runs_us, 50) for layer in trace.layers]
     total = sum(times) or 1.0
     run_us = (trace.run_us - trace.first_run_us) / warm if warm > 0 else trace.run_us
     return {

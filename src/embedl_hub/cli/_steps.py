@@ -381,7 +381,7 @@ def step_facts(run: Run) -> dict[str, Any]:
         "provider": run.provider,
         "device": run.device,
         "metrics": {metric.name: metric.value for metric in run.metrics},
-        "verdict": run.params["verdict"].value if "verdict" in run.params else None,
+        **{name: run.params[name].value if name in run.params else None for name in ("verdict", "verdict_reason")},
         "artifacts": {name: str(artifact.local_path) for name, artifact in run.artifacts.items()},
     }
 

@@ -100,6 +100,21 @@ def test_runs_are_filtered_picked_sorted_and_paged(visitor: TestClient, shown: R
     assert [run["id"] for run in visitor.get("/runs.json", params={"archived": "both"}).json()["runs"]] == everything
 
 
+def test_the_median_is_what_tables_and_charts_show(visitor: TestClient, shown: Recorded) -> None:
+    """The verdict beside it speaks of the median; the mean can be asked for."""
+    run = shown.store.run(shown.ids["slow"])
+    median, mean = run.metric("latency_median"), run.metric("latency")
+    assert median is not None
+    assert mean is not None
+    assert median.value != mean.value
+    table = visitor.get("/runs").text
+    assert "Median, ms" in table
+    assert "Mean, ms" not in table
+    points = [point for points in visitor.get("/device.json?name=pi").json()["models"].values() for point in points]
+    assert median.value in [point["latency_ms"] for point in points]
+    assert mean.value not in [point["latency_ms"] for point in points]
+
+
 def test_pages_follow_each_other_by_key(own: Recorded) -> None:
     """The link on one page leads to the next, until there is none."""
     records: list[dict[str, Any]] = [{"kind": "start", "project": "many", "type": "CUSTOM", "name": "n", "format": 1},
