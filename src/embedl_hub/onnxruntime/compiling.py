@@ -19,6 +19,8 @@ from embedl_hub.toolchain.model import (
     model_file,
     name_nodes,
     outputs_of,
+    precision_of,
+    read_graph,
     read_model,
     write_model,
 )
@@ -77,6 +79,7 @@ def compile_model(
         answer, compiled = _optimise(ctx, place, prepared, f"{onnx_path.stem}.compiled.onnx")
         _check_names(names, answer)
     ctx.client.log_artifact(compiled, name="path")
+    ctx.client.log_param("precision", precision_of(read_graph(compiled)))
     _log_answer(ctx, answer)
     return ONNXRuntimeCompiledModel.from_current_run(ctx, quantization=quantization)
 

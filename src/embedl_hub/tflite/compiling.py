@@ -158,6 +158,7 @@ def _log_answer(ctx: HubContext, answer: Mapping[str, Any], *, from_cache: bool)
     client.log_param("converter_seconds", answer["seconds"])
     client.log_param("operators", answer["operators"])
     client.log_param("quantization", answer["quantization"])
+    client.log_param("precision", "float32" if answer["calibration_samples"] is None else "int8")
     client.log_metric("model_size_mb", answer["size_bytes"] / 1e6)
     _log_differences(ctx, answer)
 

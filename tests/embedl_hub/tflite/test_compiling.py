@@ -17,6 +17,7 @@ from support.tflite import foreign_net, picture_net, pictures
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, TFLiteCompiledModel, TFLiteCompiler
 from embedl_hub.tflite.cache import look_up
+from embedl_hub.tflite.graph import read_graph
 from embedl_hub.tracking import Store
 
 
@@ -49,6 +50,13 @@ def test_the_check_is_in_the_run(compiled: dict[str, TFLiteCompiledModel], tmp_p
         assert noise is not None
         assert noise.value > 20
         assert int8.params["calibration_samples"].value == 16
+        assert [one.params["precision"].value for one in (run, int8)] == ["float32", "int8"]
+
+
+def test_a_file_says_what_it_computes_in(compiled: dict[str, TFLiteCompiledModel]) -> None:
+    """A profile or an invocation records it from there."""
+    precisions = {kind: read_graph(model.path.local()).precision for kind, model in compiled.items()}
+    assert (precisions["float"], precisions["int8"]) == ("float32", "int8")
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("int8", "float32"), ("int8 ends", "int8")])
