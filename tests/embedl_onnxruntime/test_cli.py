@@ -201,7 +201,7 @@ def test_nodes_that_fell_off_a_provider_that_was_asked_for() -> None:
 
     name = "XNNPACKExecutionProvider"
     request = Request(Path("m"), Settings(providers=(name, CPU)), require_provider=name)
-    with pytest.raises(BoardError, match="of 1 nodes 1 on CPUExecutionProvider: c .Conv.. They fell back to the CPU"):
+    with pytest.raises(BoardError, match=r"of 1 nodes 1 on CPUExecutionProvider: c .Conv.. They fell back to the CPU"):
         _check_placement({CPU: [{"name": "c", "op_type": "Conv"}]}, request)
 
 

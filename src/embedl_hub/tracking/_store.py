@@ -363,6 +363,9 @@ class Store:
             with self._transaction() as connection:
                 remove_run(connection, run.id)
             shutil.rmtree(gone, ignore_errors=True)
+            # There is nothing left to send to any server.
+            for mark in self.home.glob(f"outbox/*/{run.id}*"):
+                mark.unlink(missing_ok=True)
 
     def manifests(self) -> Iterator[tuple[str, list[Record]]]:
         """Yield every run folder's id with its records."""
