@@ -104,8 +104,24 @@ def plain(cell: str) -> str:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Return a number for people."""
-    return "-" if value is None else f"{value:.4g}{f' {unit}' if unit else ''}"
+    """Return a number for people: four digits, and more where they would make it something else."""
+    if value is None:
+        return "-"
+    text = f"{value:.4g}"
+    if 1e4 <= abs(value) < 1e15:
+        text = f"{value:.0f}"
+    elif text == "1" and value != 1:
+        # A cosine of 0.99998 is not 1.
+        text = f"{value:.7g}"
+    return f"{text} {unit}".strip()
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, bytes_in in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= bytes_in:
+            return f"{count / bytes_in:.1f} {unit}"
+    return f"{count} bytes"
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from embedl_hub.core.component import (
     installed_providers,
 )
 from embedl_hub.core.device import DEVICES_FILE, load_devices
-from embedl_hub.errors import ConfigError, TrackingError, known
+from embedl_hub.errors import ConfigError, ConnectError, TrackingError, known
 from embedl_hub.tracking import equal, find_home
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def _carry_out(component: type[Component], model: str, values: dict[str, Any], w
         subject = find_model(ctx, component, model)
         step: Any = component(name=wishes.run_name)
         where = "this machine" if here else chosen or "the first device that serves"
-        with working(f"{component.__name__}: {model} on {where}"):
+        with working(f"{component.__name__}: {model} on {where}"), _choice_said(is_chosen=here or bool(chosen)):
             result = step.run(ctx, subject, **_with_device(component, None if here else chosen), **values)
         run = run_of(ctx, result)
     if wishes.output is not None:
@@ -286,6 +286,20 @@ def _carry_out(component: type[Component], model: str, values: dict[str, Any], w
         emit(step_facts(run))
     else:
         _show(run)
+
+
+@contextlib.contextmanager
+def _choice_said(*, is_chosen: bool) -> Iterator[None]:
+    """Say why that device, when one that nobody named cannot be reached."""
+    try:
+        yield
+    except ConnectError as error:
+        if is_chosen:
+            raise
+        raise ConnectError(
+            f"{error} No device was named, so it went to the first one that serves; --device NAME takes another, "
+            "--here this machine."
+        ) from error
 
 
 def _with_device(component: type[Component], device: str | None) -> dict[str, str | None]:

@@ -73,8 +73,8 @@ def compile_model(
             prepared, quantization = _quantise(ctx, place, prepared, inputs, wishes)
         elif wishes.calibration_method is not None or wishes.quantize_io or wishes.per_channel:
             raise RefusedError(
-                "calibration_method, per_channel and quantize_io are for INT8, which needs calibration_data; give it, "
-                "or leave them out."
+                "calibration_method, per_channel and quantize_io (--calibration-method, --per-channel, --quantize-io) "
+                "are for INT8, which needs calibration_data (--calibration-data); give it, or leave them out."
             )
         answer, compiled = _optimise(ctx, place, prepared, f"{onnx_path.stem}.compiled.onnx")
         _check_names(names, answer)

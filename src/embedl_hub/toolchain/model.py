@@ -157,6 +157,12 @@ def inputs_of(model: onnx.ModelProto) -> list[Tensor]:
     return [_tensor(value) for value in model.graph.input if value.name not in given]
 
 
+def shape_wish(tensor: Tensor) -> str:
+    """Return how to ask for a fixed shape, in Python and on the command line."""
+    sizes = [str(size) if isinstance(size, int) else "1" for size in tensor.shape]
+    return f"input_shape=({', '.join(sizes)}) (--input-shape {','.join(sizes)})"
+
+
 def precision_of(model: onnx.ModelProto) -> str:
     """Return the numbers a model mostly computes in: int8 if it is quantised, else the float of most of its weights."""
     if narrow := {_NARROW[value.data_type] for value in model.graph.initializer if value.data_type in _NARROW}:

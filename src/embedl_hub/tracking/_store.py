@@ -131,7 +131,7 @@ class Store:
             if is_new and any(self.home.glob(f"runs/*/{_journal.MANIFEST_NAME}")):
                 # Somebody removed the index or copied only run folders here: the runs are what counts.
                 self.reindex()
-            if self._recovers and not self.is_served:
+            if self._recovers and not self.is_served and not self._database.is_read_only:
                 self.recover()
         except BaseException:
             self.close()

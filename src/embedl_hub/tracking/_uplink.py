@@ -192,9 +192,7 @@ class Uplink:
         self._thread.join(wait_s + 1)
         refused = self._outbox.refusals()
         left = sum(run_id not in refused for run_id in self._outbox.waiting())
-        left += (
-            len(self._held) if self._thread.is_alive() else 0
-        )
+        left += len(self._held) if self._thread.is_alive() else 0
         self._thread = None
         self._sender.wire.close()
         if left:

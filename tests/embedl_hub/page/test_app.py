@@ -6,6 +6,7 @@ import io
 import json
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from embedl_hub import page
 from embedl_hub.errors import TrackingError
 from embedl_hub.page import _entry
 from embedl_hub.page._scope import Scope
+from embedl_hub.page._views import _titles
 from embedl_hub.tracking import Client
 
 
@@ -170,6 +172,14 @@ def test_two_to_six_runs_are_compared(visitor: TestClient, shown: Recorded, coun
     answer = visitor.get("/compare", params={"run": ids})
     assert answer.status_code == 400
     assert "2 to 6 runs" in answer.text
+
+
+def test_runs_of_one_model_are_told_apart(shown: Recorded) -> None:
+    """By what is not the same."""
+    runs = [shown.store.run(shown.ids[name]) for name in ("fast", "slow")]
+    assert _titles(runs) == ["fast", "slow"]
+    assert _titles([runs[0], runs[0]]) == [runs[0].id] * 2
+    assert _titles([runs[0], replace(runs[0], device="jetson")]) == ["pi", "jetson"]
 
 
 def test_artifacts_are_downloads(visitor: TestClient, shown: Recorded) -> None:

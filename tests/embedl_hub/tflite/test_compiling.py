@@ -127,7 +127,7 @@ def test_an_operator_that_tflite_lacks_is_named_with_its_node(cache: Path, tmp_p
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        (residual_net("n"), {}, r"x float32\[n, 3, 16, 16\] has no fixed shape.*input_shape=\(1, 3, 16, 16\)"),
+        (residual_net("n"), {}, r"x float32\[n, 3, 16, 16\] has no fixed shape.*--input-shape 1,3,16,16"),
         (residual_net(), {"quantize_io": True}, "quantize_io is for INT8"),
         (residual_net(), {"calibration_data": "no/such/folder"}, "no calibration data no/such/folder"),
         (residual_net(), {"calibration_data": {"z": np.zeros((2, 3))}}, "'z'.*inputs are 'x'"),
