@@ -19,6 +19,7 @@ _WINDOWS_AGREE_WITHIN = 0.03
 
 _DRIFT = 0.03
 _SPREAD = 0.10
+_MEAN_OFF_MEDIAN = 0.10
 _Z = 1.96
 
 
@@ -154,6 +155,13 @@ def judge(samples: Samples, throttling: Sequence[str], unreadable: Sequence[str]
     if spread > _SPREAD:
         return "noisy", "half of the samples spread over {:.0%} of the median; is something else running?".format(
             spread
+        )
+    mean = math.fsum(times) / len(times)
+    if abs(mean - median) > _MEAN_OFF_MEDIAN * median:
+        return "noisy", (
+            "a few samples are far off: the mean is {:.4g} ms, the median {:.4g} ms; is something else running?".format(
+                mean / 1e3, median / 1e3
+            )
         )
     if len(times) < _SAMPLES_FOR_P99:
         note = "{} samples".format(len(times))

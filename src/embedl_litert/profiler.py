@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from embedl_device.arrays import Arrays
+from embedl_device.measure import percentile
 from embedl_litert.session import Settings, runtime_folder, runtime_version
 
 KNOWN_VERSIONS = ("2.3.0",)
@@ -215,11 +216,12 @@ def without_doubles(events: Sequence[Event]) -> List[Event]:
 
 
 def as_rows(runs: Sequence[Sequence[Event]]) -> Dict[str, Any]:
-    """Return the table of layers: means over the runs, in the order they ran."""
+    """Return the table of layers: medians over the runs, in the order they ran."""
     shapes = {tuple((event.name, event.is_delegated, event.node) for event in run) for run in runs}
     if len(shapes) != 1 or not runs[0]:
         raise NoLayersError("the runs were not alike, or had no operators")
-    times = [sum(run[at].time_us for run in runs) / len(runs) for at in range(len(runs[0]))]
+    times = [percentile([run[at].time_us for run in runs], 50) for at in range(len(runs[0]))]
+    whole = sum(event.time_us for run in runs for event in run)
     total = sum(times) or 1.0
     rows = [
         {
@@ -232,4 +234,4 @@ def as_rows(runs: Sequence[Sequence[Event]]) -> Dict[str, Any]:
         }
         for event, time_us in zip(runs[0], times)
     ]
-    return {"runs": len(runs), "mean_run_ms": total / 1e3, "rows": rows}
+    return {"runs": len(runs), "mean_run_ms": whole / len(runs) / 1e3, "rows": rows}

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from embedl_device.arrays import Arrays
 from embedl_device.document import feed_for, measured
 from embedl_device.errors import BoardError
-from embedl_device.measure import Plan
+from embedl_device.measure import Plan, percentile
 from embedl_device.program import say
 from embedl_onnxruntime.session import CPU, Model, Settings, runtime
 from embedl_onnxruntime.trace import Layer, Trace, read_trace
@@ -47,19 +47,20 @@ class Request(NamedTuple):
 
 def profile(request: Request) -> Dict[str, Any]:
     """Measure a model and return the document."""
+    _check_available(request.require_provider)
     say(PROGRAM, "loading {}".format(request.model))
     start = time.perf_counter_ns()
     model = Model(request.model, request.settings)
     load_us = (time.perf_counter_ns() - start) / 1e3
     feed, data = feed_for(model.inputs, request.input_dir, request.shapes)
     placement = model.placement()
-    _check_placement(placement, request.require_provider)
+    _check_placement(placement, request)
     document = measured(PROGRAM, model.runner(feed), request.plan, load_us, request.model)
     del model
     layers = _layers(request, feed)
     if placement is None and layers["rows"]:
         placement = _placement_from(layers["rows"])
-        _check_placement(placement, request.require_provider)
+        _check_placement(placement, request)
     ort = runtime()
     return dict(
         document,
@@ -93,14 +94,9 @@ def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
 
 
 def _as_rows(trace: Trace) -> Dict[str, Any]:
-    """Return the table without the first run, which is cold: one slow start would outweigh many warm runs."""
+    """Return the table: medians without the first run, which is cold; one slow run must not outweigh the others."""
     warm = trace.runs - 1
-    times = [
-        (layer.total_us - layer.first_us) / warm
-        if warm > 0 and layer.calls > 1
-        else layer.total_us / max(1, trace.runs)
-        for layer in trace.layers
-    ]
+    times = [percentile(layer.runs_us[1:] or layer.runs_us, 50) for layer in trace.layers]
     total = sum(times) or 1.0
     run_us = (trace.run_us - trace.first_run_us) / warm if warm > 0 else trace.run_us
     return {
@@ -131,7 +127,17 @@ def _placement_from(rows: Sequence[Dict[str, Any]]) -> Dict[str, List[Dict[str, 
     return found
 
 
-def _check_placement(placement: Optional[Dict[str, List[Dict[str, str]]]], required: Optional[str]) -> None:
+def _check_available(required: Optional[str]) -> None:
+    """Refuse a provider that this runtime does not have before anything is measured: no node can have fallen off it."""
+    available = runtime().get_available_providers()
+    if required is not None and required not in available:
+        raise BoardError(
+            "{} was required, but it is not available here; available: {}.".format(required, ", ".join(available))
+        )
+
+
+def _check_placement(placement: Optional[Dict[str, List[Dict[str, str]]]], request: Request) -> None:
+    required = request.require_provider
     if required is None or placement is None:
         return
     elsewhere = {name: nodes for name, nodes in placement.items() if name != required and nodes}
@@ -142,7 +148,11 @@ def _check_placement(placement: Optional[Dict[str, List[Dict[str, str]]]], requi
             some = ", ".join("{} ({})".format(node["name"] or "unnamed", node["op_type"]) for node in nodes[:5])
             more = " and {} more".format(len(nodes) - 5) if len(nodes) > 5 else ""
             words.append("{} on {}: {}{}".format(len(nodes), name, some, more))
-        hint = "They fell back to the CPU." if CPU in elsewhere else ""
+        asked = request.settings.providers
+        if required not in asked:
+            hint = "Only {} was asked for; ask for {} too.".format(", ".join(asked), required)
+        else:
+            hint = "They fell back to the CPU." if CPU in elsewhere else ""
         raise BoardError(
             "{} was required, but of {} nodes {}. {}".format(required, total, "; ".join(words), hint).strip()
         )

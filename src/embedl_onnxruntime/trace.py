@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 _KERNEL = b"_kernel_time"
 # Written by every version from 1.16 on in this order; the name may hold anything and ends before its args.
@@ -24,14 +25,14 @@ _RUN = re.compile(rb'"dur" ?: ?(\d+),.*"name" ?: ?"model_run"')
 
 
 class Layer(NamedTuple):
-    """One node as the runtime ran it, over all profiled runs; ``first_us`` is its very first call, which is cold."""
+    """One node as the runtime ran it; ``runs_us`` has what it took in each profiled run, the cold one first."""
 
     name: str
     op_type: str
     provider: str
     total_us: float
     calls: int
-    first_us: float
+    runs_us: Sequence[float]
 
 
 class Trace(NamedTuple):
@@ -45,14 +46,23 @@ class Trace(NamedTuple):
 
 
 class _Sum:
-    __slots__ = ("calls", "first_us", "op_type", "provider", "total_us")
+    __slots__ = ("_last_run", "calls", "op_type", "provider", "runs_us")
 
     def __init__(self, op_type: str, provider: str) -> None:
         self.op_type = op_type
         self.provider = provider
-        self.total_us = 0.0
-        self.first_us = -1.0
+        self.runs_us = array("d")
         self.calls = 0
+        self._last_run = -1
+
+    def add(self, time_us: float, run: int) -> None:
+        """Add a call; a node in a loop has several in one run."""
+        if run == self._last_run:
+            self.runs_us[-1] += time_us
+        else:
+            self.runs_us.append(time_us)
+            self._last_run = run
+        self.calls += 1
 
 
 def read_trace(path: Path) -> Trace:
@@ -68,9 +78,7 @@ def read_trace(path: Path) -> Trace:
                 found = sums.get(key)
                 if found is None:
                     found = sums[key] = _Sum(_text(_field(args, "op_name")), _text(_field(args, "provider")))
-                    found.first_us = int(event[1])
-                found.total_us += int(event[1])
-                found.calls += 1
+                found.add(int(event[1]), runs)
             elif b'"model_run"' in line:
                 run = _RUN.search(line)
                 if run is not None:
@@ -78,9 +86,9 @@ def read_trace(path: Path) -> Trace:
                     runs += 1
                     run_us += int(run[1])
             elif _KERNEL in line:
-                unreadable += not _add_by_json(line, sums)
+                unreadable += not _add_by_json(line, sums, runs)
     layers = [
-        Layer(_unescaped(name), found.op_type, found.provider, found.total_us, found.calls, found.first_us)
+        Layer(_unescaped(name), found.op_type, found.provider, sum(found.runs_us), found.calls, found.runs_us)
         for (name, _), found in sums.items()
     ]
     return Trace(layers, runs, run_us, first_run_us, unreadable)
@@ -105,20 +113,17 @@ def _unescaped(name: bytes) -> str:
     return value if isinstance(value, str) else text
 
 
-def _add_by_json(line: bytes, sums: Dict[Tuple[bytes, bytes], _Sum]) -> bool:
+def _add_by_json(line: bytes, sums: Dict[Tuple[bytes, bytes], _Sum], run: int) -> bool:
     """Take a line written in another order of fields, as a later version might."""
     try:
         event = json.loads(line.strip().rstrip(b",").decode("utf-8", "replace"))
         name = event["name"][: -len(_KERNEL)].encode()
         args = event.get("args") or {}
         key = (name, str(args.get("node_index", "")).encode())
-        found = sums.get(key)
-        if found is None:
-            found = _Sum(str(args.get("op_name", "")), str(args.get("provider", "")))
-            found.first_us = float(event["dur"])
-            sums[key] = found
-        found.total_us += float(event["dur"])
+        time_us = float(event["dur"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
-    found.calls += 1
+    if key not in sums:
+        sums[key] = _Sum(str(args.get("op_name", "")), str(args.get("provider", "")))
+    sums[key].add(time_us, run)
     return True

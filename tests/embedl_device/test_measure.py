@@ -114,3 +114,11 @@ def test_throttling_goes_before_all_else() -> None:
         "throttled",
         "cpu0 core_throttle_count rose from 1 to 2",
     )
+
+
+def test_a_mean_far_off_the_median_is_noise() -> None:
+    """A few very slow samples leave the quartiles alone; the reason names both numbers."""
+    verdict, reason = judge(warm(([100.0] * 24 + [15_000.0]) * 8), [], [])
+    assert verdict == "noisy"
+    assert "the mean is 0.696 ms, the median 0.1 ms" in reason
+    assert judge(warm(([100.0] * 24 + [300.0]) * 8), [], [])[0] == "stable"

@@ -114,6 +114,14 @@ def test_runs_that_differ_give_no_layers() -> None:
         as_rows([[Event("A", False, 1.0, 0)], [Event("B", False, 1.0, 0)]])
 
 
+def test_one_slow_run_does_not_change_the_layers() -> None:
+    """The table has medians; the mean of the runs still counts it."""
+    runs = [[Event("CONV", False, 9000.0 if at == 3 else 10.0, 0), Event("ADD", False, 30.0, 1)] for at in range(5)]
+    table = as_rows(runs)
+    assert [(row["time_ms"], row["share"]) for row in table["rows"]] == [(0.01, 0.25), (0.03, 0.75)]
+    assert table["mean_run_ms"] == (9000 + 4 * 10 + 5 * 30) / 5 / 1e3
+
+
 def test_an_unknown_version_gives_a_reason(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never a wrong number from another layout."""
     from embedl_litert import profiler

@@ -177,11 +177,32 @@ def test_optimising_writes_a_model_that_gives_the_same(make_model: Any, data: Pa
     assert not list(optimised.parent.glob("*.part"))
 
 
+@pytest.mark.parametrize("name", ["CUDA", "CUDAExecutionProvider"])
+def test_a_required_provider_that_is_not_there_is_said(make_model: Any, name: str) -> None:
+    """Misspelt or not installed: nothing fell back, there was nothing to fall from."""
+    words = refusal("profile", "--model", make_model(1), "--require-provider", name)
+    assert f"{name} was required, but it is not available here; available: " in words
+    assert "CPUExecutionProvider" in words
+    assert "fell back" not in words
+
+
 def test_a_required_provider_that_nodes_fell_off_fails(make_model: Any) -> None:
     """The message counts and names the nodes."""
-    words = refusal("profile", "--model", make_model(1), "--require-provider", "CUDAExecutionProvider")
-    assert "CUDAExecutionProvider was required, but of 4 nodes 4 on CPUExecutionProvider: conv/0 (Conv)" in words
-    assert "fell back to the CPU" in words
+    words = refusal("profile", "--model", make_model(1), "--require-provider", "AzureExecutionProvider")
+    assert "AzureExecutionProvider was required, but of 4 nodes 4 on CPUExecutionProvider: conv/0 (Conv)" in words
+    assert "Only CPUExecutionProvider was asked for; ask for AzureExecutionProvider too." in words
+
+
+def test_nodes_that_fell_off_a_provider_that_was_asked_for() -> None:
+    """Only then they fell back."""
+    from embedl_device.errors import BoardError
+    from embedl_onnxruntime.profile import Request, _check_placement
+    from embedl_onnxruntime.session import CPU, Settings
+
+    name = "XNNPACKExecutionProvider"
+    request = Request(Path("m"), Settings(providers=(name, CPU)), require_provider=name)
+    with pytest.raises(BoardError, match=r"of 1 nodes 1 on CPUExecutionProvider: c .Conv.. They fell back to the CPU"):
+        _check_placement({CPU: [{"name": "c", "op_type": "Conv"}]}, request)
 
 
 def test_a_provider_that_is_not_built_in_lists_those_that_are(make_model: Any) -> None:

@@ -121,12 +121,24 @@ def plain(cell: str) -> str:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """Return a number for people."""
+    """Return a number for people: four digits, and more where they would make it something else."""
     if value is None:
         return "-"
-    # Four digits are enough, but a count of many thousands is no power of ten.
-    text = f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
-    return f"{text} {unit}" if unit else text
+    text = f"{value:.4g}"
+    if 1000 <= abs(value) < 1e15:
+        text = f"{value:.0f}"
+    elif text == "1" and value != 1:
+        # A cosine of 0.99998 is not 1.
+        text = f"{value:.7g}"
+    return f"{text} {unit}".strip()
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for people."""
+    for unit, bytes_in in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= bytes_in:
+            return f"{count / bytes_in:.1f} {unit}"
+    return f"{count} bytes"
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from embedl_hub.core.component import (
     installed_providers,
 )
 from embedl_hub.core.device import DEVICES_FILE, load_devices
-from embedl_hub.errors import ConfigError, TrackingError, known
+from embedl_hub.errors import ConfigError, ConnectError, TrackingError, known
 from embedl_hub.tracking import equal, find_home
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _carry_out(component: type[Component], model: str, values: dict[str, Any], w
         subject = find_model(ctx, component, model)
         step: Any = component(name=wishes.run_name)
         where = "this machine" if here else chosen or "the first device that serves"
-        with working(f"{component.__name__}: {model} on {where}"):
+        with working(f"{component.__name__}: {model} on {where}"), _choice_said(is_chosen=here or bool(chosen)):
             result = step.run(ctx, subject, **_with_device(component, None if here else chosen), **values)
         run = run_of(ctx, result)
     if wishes.output is not None:
@@ -296,6 +296,20 @@ def _carry_out(component: type[Component], model: str, values: dict[str, Any], w
         emit(step_facts(run))
     else:
         _show(run)
+
+
+@contextlib.contextmanager
+def _choice_said(*, is_chosen: bool) -> Iterator[None]:
+    """Say why that device, when one that nobody named cannot be reached."""
+    try:
+        yield
+    except ConnectError as error:
+        if is_chosen:
+            raise
+        raise ConnectError(
+            f"{error} No device was named, so it went to the first one that serves; --device NAME takes another, "
+            "--here this machine."
+        ) from error
 
 
 def _with_device(component: type[Component], device: str | None) -> dict[str, str | None]:
@@ -392,7 +406,7 @@ def step_facts(run: Run) -> dict[str, Any]:
         "provider": run.provider,
         "device": run.device,
         "metrics": {metric.name: metric.value for metric in run.metrics},
-        "verdict": run.params["verdict"].value if "verdict" in run.params else None,
+        **{name: run.params[name].value if name in run.params else None for name in ("verdict", "verdict_reason")},
         "artifacts": {name: str(artifact.local_path) for name, artifact in run.artifacts.items()},
     }
 

@@ -47,7 +47,7 @@ def command(url: str | None, check: bool, remove: bool, as_json: bool) -> None:
     facts: dict[str, Any] = {"url": server.url, "source": server.source, "has_key": server.key is not None}
     words = f"{server.url} ({'with' if server.key else 'without'} a key, from {server.source})"
     if check:
-        facts["projects"] = _ask(server)
+        facts["projects"] = ask(server)
         words = f"{server.url} takes the key; projects you can see: {', '.join(facts['projects']) or 'none'}."
     _tell(facts, words, as_json=as_json)
 
@@ -67,7 +67,7 @@ def _read_key() -> str:
     return sys.stdin.readline().strip()
 
 
-def _ask(server: Server) -> list[str]:
+def ask(server: Server) -> list[str]:
     """Return the projects that the server lets this key see."""
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {server.key}"} if server.key else {})
     request = urllib.request.Request(f"{server.url}/api/projects?limit=500", headers=headers)  # noqa: S310 - http(s), checked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, open_store
+from embedl_hub.cli._output import emit, home_option, json_option, open_store, size
 from embedl_hub.tracking import collect
 
 if TYPE_CHECKING:
@@ -30,4 +30,4 @@ def command(dry_run: bool, home: Path | None, as_json: bool) -> None:
         return
     verb = "would be freed" if dry_run else "freed"
     young = f"; {found.kept_young} younger than an hour stay" if found.kept_young else ""
-    click.echo(f"{found.files} contents, {found.size_bytes / 1e6:.1f} MB {verb}{young}.")
+    click.echo(f"{found.files} contents, {size(found.size_bytes)} {verb}{young}.")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from embedl_hub.comparison import Comparison, MetricRow
 
 _LAYERS_SHOWN = 10
+_LETTERS = 26
 
 
 @click.command()
@@ -35,7 +36,10 @@ def command(runs: tuple[str, ...], layers: int, home: Path | None, as_json: bool
 
 
 def _show(comparison: Comparison, layers: int) -> None:
-    names = [run.id for run in comparison.runs]
+    letters = [chr(ord("A") + place) if place < _LETTERS else str(place) for place in range(len(comparison.runs))]
+    names = [f"{letter} {_short(run.name)}" for letter, run in zip(letters, comparison.runs, strict=True)]
+    for name, run in zip(names, comparison.runs, strict=True):
+        click.echo(f"{name}: {run.id}, on {run.device or 'this machine'}")
     differing = comparison.differences
     if differing:
         click.echo("What differs in what was measured:")

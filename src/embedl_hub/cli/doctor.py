@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from embedl_hub.cli._output import emit, home_option, json_option, table, working
+from embedl_hub.cli.auth import ask
 from embedl_hub.cli.device import run_test
 from embedl_hub.core.component import CheckResult, installed_providers
 from embedl_hub.core.device import DEVICES_FILE, load_devices
@@ -43,7 +44,7 @@ def command(devices: bool, install: str | None, home: Path | None, as_json: bool
     if install is not None:
         _install(install)
     results = [*_basics(find_home(home)), *_extras(), *_providers()]
-    if devices:
+    if devices and not any(result.title == "devices" and not result.is_ok for result in results):
         results += _devices(find_home(home))
     if as_json:
         emit([asdict(result) for result in results])
@@ -60,12 +61,30 @@ def _basics(home: Path) -> Iterator[CheckResult]:
     yield CheckResult(_DISTRIBUTION, is_ok=True, says=importlib.metadata.version(_DISTRIBUTION))
     yield _store(home)
     yield _ssh()
+    yield _server()
+    yield _device_file(home)
+
+
+def _server() -> CheckResult:
+    """Ask the server whether it is there and takes the key."""
     try:
         server = find_server()
+        if server is None:
+            return CheckResult("server", is_ok=True, says="none: runs stay here")
+        with working(f"asking {server.url}"):
+            ask(server)
     except HubError as error:
-        yield CheckResult("server", is_ok=False, says=str(error))
-    else:
-        yield CheckResult("server", is_ok=True, says="none: runs stay here" if server is None else server.url)
+        return CheckResult("server", is_ok=False, says=str(error), advice="embedl-hub auth --check")
+    return CheckResult("server", is_ok=True, says=f"{server.url} takes the key")
+
+
+def _device_file(home: Path) -> CheckResult:
+    """Read the devices, since every step does."""
+    try:
+        devices = load_devices(home / DEVICES_FILE)
+    except HubError as error:
+        return CheckResult("devices", is_ok=False, says=str(error), advice=f"Mend {home / DEVICES_FILE}.")
+    return CheckResult("devices", is_ok=True, says=known(device.name for device in devices) if devices else "none")
 
 
 def _store(home: Path) -> CheckResult:

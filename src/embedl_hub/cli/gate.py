@@ -76,7 +76,7 @@ def command(  # noqa: PLR0913 - options
     so); 1: worse; 2: wrong usage.
     """
     started = time.perf_counter()
-    with open_context(home, project_in_use(home, project), replace=_without_layers) as hub:
+    with open_context(home, project_in_use(home, project), replace=_without_layers, tags={"gate": run}) as hub:
         store = hub.client.store
         assert store is not None  # noqa: S101 - the command line always tracks
         candidate = store.run(run)
@@ -129,7 +129,11 @@ class _Again:
         step: Any = component(name=f"gate: {run.name}"[:100])
         with working(f"measuring {run.id} again"):
             result = step.run(self._ctx, model, **options)
-        return run_of(self._ctx, result)
+        repeat = run_of(self._ctx, result)
+        # Kept for whoever doubts the answer, but out of the user's lists, where they would bury everything else.
+        if (store := self._ctx.client.store) is not None:
+            store.archive(repeat.id)
+        return repeat
 
     def plan(self, run: Run) -> tuple[type[Component], Any, dict[str, Any]]:
         """Return what to run again, or say why it cannot be."""

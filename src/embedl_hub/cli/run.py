@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from embedl_hub.cli._output import emit, home_option, json_option, open_store, progress, table
+from embedl_hub.cli._output import size as shown_size
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.tracking import Client, RunStatus, RunType, Store, check_filter, equal, find_home, open_uplink
@@ -228,7 +229,7 @@ def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Pa
     if as_json:
         emit({"file": str(output), "runs": found, "contents": contents, "size_bytes": size})
     else:
-        click.echo(f"{output}: {len(found)} runs, {contents} contents, {size / 1e6:.3g} MB")
+        click.echo(f"{output}: {len(found)} runs, {contents} contents, {shown_size(size)}")
 
 
 @command.command("import")
@@ -267,7 +268,7 @@ def report(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: b
     if as_json:
         emit({"file": str(output), "runs": found, "size_bytes": output.stat().st_size})
     else:
-        click.echo(f"{output}: {output.stat().st_size / 1e6:.1f} MB")
+        click.echo(f"{output}: {shown_size(output.stat().st_size)}")
 
 
 @command.command("table")

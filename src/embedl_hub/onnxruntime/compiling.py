@@ -19,6 +19,8 @@ from embedl_hub.toolchain.model import (
     model_file,
     name_nodes,
     outputs_of,
+    precision_of,
+    read_graph,
     read_model,
     write_model,
 )
@@ -71,12 +73,13 @@ def compile_model(
             prepared, quantization = _quantise(ctx, place, prepared, inputs, wishes)
         elif wishes.calibration_method is not None or wishes.quantize_io or wishes.per_channel:
             raise RefusedError(
-                "calibration_method, per_channel and quantize_io are for INT8, which needs calibration_data; give it, "
-                "or leave them out."
+                "calibration_method, per_channel and quantize_io (--calibration-method, --per-channel, --quantize-io) "
+                "are for INT8, which needs calibration_data (--calibration-data); give it, or leave them out."
             )
         answer, compiled = _optimise(ctx, place, prepared, f"{onnx_path.stem}.compiled.onnx")
         _check_names(names, answer)
     ctx.client.log_artifact(compiled, name="path")
+    ctx.client.log_param("precision", precision_of(read_graph(compiled)))
     _log_answer(ctx, answer)
     return ONNXRuntimeCompiledModel.from_current_run(ctx, quantization=quantization)
 

@@ -9,7 +9,7 @@ from embedl_hub.onnxruntime.places import settings
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.answers import compiled_names, log_input_data, log_output, original_names
 from embedl_hub.toolchain.arrays import read_outputs, write_npz
-from embedl_hub.toolchain.model import check_data, inputs_of, model_file, read_graph
+from embedl_hub.toolchain.model import check_data, inputs_of, model_file, precision_of, read_graph
 from embedl_hub.toolchain.program import call
 from embedl_hub.toolchain.refusal import refusals_as
 
@@ -38,7 +38,9 @@ def invoke_model(
         ctx.client.log_param("$runtime", "onnx")
         local = model.path.to_local(ctx).local()
         data = compiled_names(input_data, {} if use_compiled_names else model.input_name_mapping)
-        check_data(inputs_of(read_graph(local)), data, "input_data")
+        compiled = read_graph(local)
+        ctx.client.log_param("precision", precision_of(compiled))
+        check_data(inputs_of(compiled), data, "input_data")
         log_input_data(ctx, input_data)
         entry = RemotePath(place.send(model.path))
         entry = entry / model_file(local).name if local.is_dir() else entry

@@ -8,7 +8,7 @@ from embedl_hub.core.profile import ONNXRuntimeProfilingResult, ProfileError
 from embedl_hub.onnxruntime.layers import map_layers
 from embedl_hub.onnxruntime.places import settings
 from embedl_hub.paths import RemotePath
-from embedl_hub.toolchain.model import inputs_of, model_file, name_nodes, read_graph
+from embedl_hub.toolchain.model import inputs_of, model_file, name_nodes, precision_of, read_graph
 from embedl_hub.toolchain.profiles import check_format, data_arguments, log_document
 from embedl_hub.toolchain.program import call, plan_arguments
 from embedl_hub.toolchain.refusal import RefusedError, refusals_as
@@ -45,6 +45,7 @@ def profile_model(
         ctx.client.log_param("$runtime", "onnx")
         local = model.path.to_local(ctx).local()
         compiled = read_graph(local)
+        ctx.client.log_param("precision", precision_of(compiled))
         inputs = inputs_of(compiled)
         words = data_arguments(place, inputs, input_data)
         entry = RemotePath(place.send(model.path))

@@ -16,7 +16,7 @@ _NEWEST = 200
 
 @dataclass(frozen=True)
 class Point:
-    """One profile of a model."""
+    """One profile of a model; its median, or its mean where the tool tells no median."""
 
     run_id: str
     started_ms: int
@@ -47,7 +47,7 @@ def history_of(scope: Scope, name: str) -> History:
     profiles = scope.find([on_it, "type = 'PROFILE'", "metrics.latency is not null"], limit=_NEWEST).runs
     models: dict[str, list[Point]] = {}
     for run in reversed(profiles):
-        latency, verdict = run.metric("latency"), run.params.get("verdict")
+        latency, verdict = run.metric("latency_median") or run.metric("latency"), run.params.get("verdict")
         if latency is not None:
             point = Point(run.id, run.started_ms, latency.value, None if verdict is None else str(verdict.value))
             models.setdefault(_model(scope, run), []).append(point)

@@ -26,12 +26,13 @@ _FACTS = {
 }  # fmt: skip
 # The hub's own metrics, which have their unit by definition.
 _UNITS = {
-    "metrics.latency": "Latency, ms", "metrics.latency_median": "Median, ms", "metrics.peak_memory_mb": "Memory, MB",
+    "metrics.latency": "Mean, ms", "metrics.latency_median": "Median, ms", "metrics.peak_memory_mb": "Memory, MB",
     "metrics.latency_p99": "p99, ms", "params.verdict": "Verdict",
 }  # fmt: skip
 _UNSORTED = {"model"}
 _DEFAULT_FACTS = ("status", "type", "model", "device")
-_DEFAULT_VALUES = ("metrics.latency", "metrics.peak_memory_mb", "params.verdict")
+# The verdict speaks of the median, so the median stands beside it.
+_DEFAULT_VALUES = ("metrics.latency_median", "metrics.peak_memory_mb", "params.verdict")
 _GROUPS = ("metrics", "params", "tags")
 _TEXTS = ("project", "q", "status", "type", "device", "archived", "sort", "after")
 _MOST_COLUMNS = 40
@@ -187,8 +188,11 @@ def _logged(run: Run, group: str, name: str) -> Cell:
 def _usual(view: View, names: ValueNames | None) -> list[str]:
     there = {key for keys in choices(names).values() for key in keys}
     facts = [key for key in _DEFAULT_FACTS if not (key in {"status", "type", "device"} and getattr(view, key))]
+    values = [key for key in _DEFAULT_VALUES if key in there]
+    if "metrics.latency_median" not in there and "metrics.latency" in there:
+        values.insert(0, "metrics.latency")
     project = [] if view.project else ["project"]
-    return [*facts, *(key for key in _DEFAULT_VALUES if key in there), *project, "duration", "started"]
+    return [*facts, *values, *project, "duration", "started"]
 
 
 def _column(view: View, key: str) -> Column:

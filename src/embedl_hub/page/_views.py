@@ -166,7 +166,7 @@ def comparison_answer(scope: Scope, ids: Sequence[str]) -> Answer:
     compared, profiles = compare(found), [profile_of(run) for run in found]
     letters = "ABCDEF"[: len(found)]
     charts = {
-        "runs": [f"{letter} {_title(run)}" for letter, run in zip(letters, found, strict=True)],
+        "runs": [f"{letter} {title}" for letter, title in zip(letters, _titles(found), strict=True)],
         "layers": [[row.name, list(row.times_ms)] for row in compared.layers],
         "samples_ms": [profile.samples_ms if profile else () for profile in profiles],
     }
@@ -185,10 +185,20 @@ def comparison_answer(scope: Scope, ids: Sequence[str]) -> Answer:
     return Answer("compare.html", data, context)
 
 
-def _title(run: Run) -> str:
-    """Return what tells a run from its neighbours best: its model."""
-    artifact = run.artifacts.get("input")
-    return run.name if artifact is None else artifact.file_name
+def _titles(runs: Sequence[Run]) -> list[str]:
+    """Return what tells runs from each other: of model, precision, device and name those that are not all the same."""
+    known = [
+        [
+            run.artifacts["input"].file_name if "input" in run.artifacts else "",
+            str(run.params["precision"].value) if "precision" in run.params else "",
+            run.device or "",
+            run.name,
+        ]
+        for run in runs
+    ]
+    telling = [place for place, values in enumerate(zip(*known, strict=True)) if len(set(values)) > 1]
+    words = [[one[place] for place in telling] for one in known]
+    return [" ".join(filter(None, own)) or run.id for own, run in zip(words, runs, strict=True)]
 
 
 def devices(visit: Visit) -> Answer:

@@ -142,11 +142,12 @@ class Guard:
         if self._failures.wait_s(who, take=False) > 0:
             return PlainTextResponse("Too many tries; wait a little.\n", 429, headers={"Retry-After": "10"})
         form = parse_qs((await _small_body(request)).decode("utf-8", "replace"))
+        then = _local(form.get("next", ["/"])[0])
         key = self._keys.find(form.get("key", [""])[0].strip())
         if key is None:
             self._failures.wait_s(who)
             return _form(then, "That key does not open this server.", status=401)
-        answer = RedirectResponse(_local(form.get("next", ["/"])[0]), 303)
+        answer = RedirectResponse(then, 303)
         secure = request.url.scheme == "https"
         answer.set_cookie(
             COOKIE, self._sessions.start(key), max_age=_LASTS_S, httponly=True, samesite="lax", secure=secure

@@ -14,7 +14,7 @@ from embedl_hub.tensorrt.log import parse_seconds, warnings
 from embedl_hub.tensorrt.options import build_options, check_name
 from embedl_hub.tensorrt.program import call, find_trtexec, gpu_words
 from embedl_hub.tensorrt.shapes import shape_profile
-from embedl_hub.tensorrt.types import model_types, tensor_facts
+from embedl_hub.tensorrt.types import log_precision, model_types, tensor_facts
 from embedl_hub.toolchain.model import (
     fix_input_shape,
     gather,
@@ -22,6 +22,7 @@ from embedl_hub.toolchain.model import (
     model_file,
     name_nodes,
     outputs_of,
+    precision_of,
     read_model,
     write_model,
 )
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from embedl_hub.toolchain.model import Tensor
 
 _LOG = logging.getLogger("embedl_hub")
+# What the builder may go down to, in the words of the other toolchains.
+_FORMATS = {"fp16": "float16", "bf16": "bfloat16", "int8": "int8", "fp8": "float8", "best": "best"}
 _ENGINE, _LAYERS, _NOTE = "engine.plan", "layers.json", "note.json"
 # The settings that decide what an engine becomes.
 _DECIDING = (
@@ -166,6 +169,7 @@ def _build(
         "tensorrt_version": program.capabilities.version_text,
         "gpu": dict(program.gpu),
         "precision": meaning,
+        "number_format": _FORMATS.get(str(place.config.precision)) or precision_of(prepared.model),
         "options": options,
         "shapes": profile.as_value(),
         "inputs": _facts(inputs_of(prepared.model)),
@@ -227,6 +231,6 @@ def _log_facts(ctx: HubContext, facts: dict[str, Any], artifact: LoggedArtifact)
     client = ctx.client
     client.log_param("engine", facts)
     client.log_param("runtime_version", facts["tensorrt_version"])
-    client.log_param("precision", facts["precision"])
+    log_precision(ctx, facts)
     client.log_param("gpu", gpu_words(facts["gpu"]))
     client.log_metric("model_size_mb", artifact.size_bytes / 1e6)

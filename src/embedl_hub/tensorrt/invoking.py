@@ -17,7 +17,7 @@ from embedl_hub.tensorrt.log import parse_raw_files
 from embedl_hub.tensorrt.options import check_name, invoke_options, place_options, quoted, shape_words
 from embedl_hub.tensorrt.program import call, check_maker, find_trtexec
 from embedl_hub.tensorrt.shapes import ShapeProfile, shapes_of
-from embedl_hub.tensorrt.types import as_engine_array, engine_dtype, numpy_name
+from embedl_hub.tensorrt.types import as_engine_array, engine_dtype, log_precision, numpy_name
 from embedl_hub.toolchain.answers import log_input_data, log_output
 from embedl_hub.toolchain.model import Tensor, check_data
 from embedl_hub.toolchain.refusal import RefusedError, refusals_as
@@ -41,6 +41,7 @@ def invoke_model(
     with refusals_as(InvokeError):
         ctx.client.log_artifact(model.path, name="input", ctx=ctx)
         ctx.client.log_param("$runtime", "tensorrt")
+        log_precision(ctx, model.engine)
         check_maker(model)
         data = {name: np.asarray(array) for name, array in input_data.items()}
         inputs, outputs = _tensors(model, "inputs"), _tensors(model, "outputs")

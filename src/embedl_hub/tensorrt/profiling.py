@@ -13,6 +13,7 @@ from embedl_hub.tensorrt.log import parse_memory_mib, parse_seconds, parse_stati
 from embedl_hub.tensorrt.options import measure_options, place_options, shape_words
 from embedl_hub.tensorrt.program import call, check_maker, find_trtexec
 from embedl_hub.tensorrt.shapes import ShapeProfile
+from embedl_hub.tensorrt.types import log_precision
 from embedl_hub.tensorrt.verdict import PERCENTILE_RULE, judge, statistics
 from embedl_hub.toolchain.model import name_nodes, read_graph
 from embedl_hub.toolchain.profiles import log_document
@@ -60,6 +61,7 @@ def profile_model(ctx: HubContext, place: Place, model: TensorRTCompiledModel) -
     with refusals_as(ProfileError):
         ctx.client.log_artifact(model.path, name="input", ctx=ctx)
         ctx.client.log_param("$runtime", "tensorrt")
+        log_precision(ctx, model.engine)
         check_maker(model)
         program = find_trtexec(place)
         engine = place.send(model.path)

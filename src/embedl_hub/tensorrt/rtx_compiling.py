@@ -15,8 +15,8 @@ from embedl_hub.tensorrt.compiling import log_source, prepare
 from embedl_hub.tensorrt.place import LOCAL_CAP_BYTES, own_cache
 from embedl_hub.tensorrt.rtx import Request, build, is_installed, version
 from embedl_hub.tensorrt.shapes import shape_profile
-from embedl_hub.tensorrt.types import tensor_facts
-from embedl_hub.toolchain.model import inputs_of, outputs_of
+from embedl_hub.tensorrt.types import log_precision, tensor_facts
+from embedl_hub.toolchain.model import inputs_of, outputs_of, precision_of
 from embedl_hub.toolchain.place import scratch_folder
 from embedl_hub.toolchain.refusal import refusals_as
 from embedl_hub.tracking import hash_file
@@ -50,7 +50,7 @@ def compile_model(
         )
     ctx.client.log_param("engine", facts)
     ctx.client.log_param("runtime_version", facts["tensorrt_rtx_version"])
-    ctx.client.log_param("precision", facts["precision"])
+    log_precision(ctx, facts)
     ctx.client.log_metric("model_size_mb", artifact.size_bytes / 1e6)
     return TensorRTCompiledModel.from_current_run(ctx, engine=facts)
 
@@ -96,6 +96,7 @@ def _build(
         "tensorrt_rtx_version": answer["version"],
         "compute_capabilities": targets,
         "precision": "the model's own types; TensorRT-RTX has nothing else",
+        "number_format": precision_of(prepared.model),
         "shapes": profile.as_value(),
         "inputs": [tensor_facts(tensor.name, tensor.dtype, tensor.shape) for tensor in inputs_of(prepared.model)],
         "outputs": [tensor_facts(tensor.name, tensor.dtype, tensor.shape) for tensor in outputs_of(prepared.model)],

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import known
+from embedl_hub.toolchain.model import shape_wish
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def shape_profile(inputs: Sequence[Tensor], config: TrtexecConfig | TensorRTRTXC
         if tensor.name not in given:
             wish = ", ".join(str(size) if isinstance(size, int) else "1" for size in tensor.shape)
             raise RefusedError(
-                f"Input {tensor} has no fixed shape. Compile with input_shape=({wish}), or give a range in the "
+                f"Input {tensor} has no fixed shape. Compile with {shape_wish(tensor)}, or give a range in the "
                 f"device's config: opt_shapes={{{tensor.name!r}: ({wish})}}, with min_shapes and max_shapes."
             )
     smallest = {name: tuple(config.min_shapes.get(name, shape)) for name, shape in given.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import TensorProto
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import onnx
+
+    from embedl_hub.core.context import HubContext
 
 _FLOATS = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 _QUANTIZED = {
@@ -72,3 +74,10 @@ def as_engine_array(array: np.ndarray, dtype: str) -> np.ndarray:
 def tensor_facts(name: str, dtype: str, shape: tuple[object, ...]) -> Mapping[str, object]:
     """Return a tensor for recording."""
     return {"name": name, "dtype": dtype, "shape": list(shape)}
+
+
+def log_precision(ctx: HubContext, engine: Mapping[str, Any]) -> None:
+    """Log the number format that every toolchain logs, and what it means here; an old engine may not tell."""
+    for name, key in (("precision", "number_format"), ("precision_meaning", "precision")):
+        if engine.get(key) is not None:
+            ctx.client.log_param(name, engine[key])

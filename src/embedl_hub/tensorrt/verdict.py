@@ -12,6 +12,7 @@ PERCENTILE_RULE = "nearest rank"
 _SAMPLES_FOR_P99 = 100
 _DRIFT = 0.03
 _SPREAD = 0.10
+_MEAN_OFF_MEDIAN = 0.10
 _Z = 1.96
 
 
@@ -53,7 +54,7 @@ def judge(times: Sequence[float], throttling: Sequence[str], unreadable: Sequenc
     """Return a verdict on samples and its reason.
 
     Args:
-        times: The samples, in the order they were taken; the warm-up is not among them.
+        times: The samples in microseconds, in the order they were taken; the warm-up is not among them.
         throttling: What the GPU says held its clocks down, in words.
         unreadable: What could not be read; it can never certify a clean run.
     """
@@ -69,6 +70,12 @@ def judge(times: Sequence[float], throttling: Sequence[str], unreadable: Sequenc
     spread = (percentile(times, 75) - percentile(times, 25)) / median if median else 0.0
     if spread > _SPREAD:
         return "noisy", f"half of the samples spread over {spread:.0%} of the median; is something else running?"
+    mean = math.fsum(times) / len(times)
+    if abs(mean - median) > _MEAN_OFF_MEDIAN * median:
+        return "noisy", (
+            f"a few samples are far off: the mean is {mean / 1e3:.4g} ms, the median {median / 1e3:.4g} ms; "
+            "is something else running?"
+        )
     note = f"{len(times)} samples"
     if len(times) >= _SAMPLES_FOR_P99:
         low, high = median_interval(times)

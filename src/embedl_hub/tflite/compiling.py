@@ -16,7 +16,15 @@ from embedl_hub.tflite import cache, converter
 from embedl_hub.tflite.environment import need_environment
 from embedl_hub.toolchain.arrays import write_npz
 from embedl_hub.toolchain.calibration import on_disk, open_calibration
-from embedl_hub.toolchain.model import fix_input_shape, gather, inputs_of, name_nodes, read_model, write_model
+from embedl_hub.toolchain.model import (
+    fix_input_shape,
+    gather,
+    inputs_of,
+    name_nodes,
+    read_model,
+    shape_wish,
+    write_model,
+)
 from embedl_hub.toolchain.place import scratch_folder
 from embedl_hub.toolchain.refusal import RefusedError, refusals_as
 
@@ -47,7 +55,9 @@ def compile_model(ctx: HubContext, onnx_path: Path, wishes: Wishes) -> TFLiteCom
     """Compile a model on this machine; the result runs on any."""
     with refusals_as(CompileError), scratch_folder() as scratch:
         if wishes.quantize_io and wishes.calibration_data is None:
-            raise RefusedError("quantize_io is for INT8, which needs calibration_data; give it, or leave it out.")
+            raise RefusedError(
+                "quantize_io is for INT8, which needs calibration_data (--calibration-data); give it, or leave it out."
+            )
         source = ctx.client.log_artifact(gather(onnx_path, scratch), name="input")
         ctx.client.log_param("$runtime", "tflite")
         data = None if wishes.calibration_data is None else on_disk(wishes.calibration_data, scratch)
@@ -84,8 +94,7 @@ def _convert(source: Path, wishes: Wishes, data: Path | None, scratch: Path) -> 
     inputs = inputs_of(model)
     for tensor in inputs:
         if not tensor.is_fixed:
-            wish = ", ".join(str(size) if isinstance(size, int) else "1" for size in tensor.shape)
-            raise RefusedError(f"Input {tensor} has no fixed shape, which TFLite needs; give input_shape=({wish}).")
+            raise RefusedError(f"Input {tensor} has no fixed shape, which TFLite needs; give {shape_wish(tensor)}.")
     prepared = write_model(model, scratch / "prepared.onnx")
     if prepared.is_dir():
         raise RefusedError("The model is larger than 2 GB, which the TFLite format cannot hold.")
@@ -158,6 +167,7 @@ def _log_answer(ctx: HubContext, answer: Mapping[str, Any], *, from_cache: bool)
     client.log_param("converter_seconds", answer["seconds"])
     client.log_param("operators", answer["operators"])
     client.log_param("quantization", answer["quantization"])
+    client.log_param("precision", "float32" if answer["calibration_samples"] is None else "int8")
     client.log_metric("model_size_mb", answer["size_bytes"] / 1e6)
     _log_differences(ctx, answer)
 

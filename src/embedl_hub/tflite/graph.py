@@ -26,12 +26,18 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """What a TFLite model declares; ``numbers`` holds scale and zero point of integer ends by their names."""
+    """What a TFLite model declares.
+
+    Attributes:
+        numbers: Scale and zero point of integer ends by their names.
+        precision: What it computes in: the integers of a quantised model, else ``float16`` or ``float32``.
+    """
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
     numbers: Mapping[str, tuple[float, int]]
+    precision: str = "float32"
 
 
 def read_graph(path: Path) -> Graph:
@@ -74,4 +80,14 @@ def _graph(model: Any, types: dict[int, str], names: dict[int, str]) -> Graph:  
         scheme = main.tensors[index].quantization
         if scheme is not None and scheme.scale is not None and len(scheme.scale) == 1:
             numbers[name(index)] = float(scheme.scale[0]), int(scheme.zeroPoint[0])
-    return Graph(tuple(map(tensor, main.inputs)), tuple(map(tensor, main.outputs)), tuple(operators), numbers)
+    precision = _precision(
+        {types.get(main.tensors[index].type, "") for operator in main.operators for index in operator.outputs}
+    )
+    return Graph(
+        tuple(map(tensor, main.inputs)), tuple(map(tensor, main.outputs)), tuple(operators), numbers, precision
+    )
+
+
+def _precision(computed: set[str]) -> str:
+    """Return the first of the types that operators compute, the integers of quantised models before floats."""
+    return next((name for name in ("int8", "uint8", "float16") if name in computed), "float32")

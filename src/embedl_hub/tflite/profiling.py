@@ -40,7 +40,9 @@ def log_model(ctx: HubContext, model: TFLiteCompiledModel) -> Graph:
     """Record which model is measured, and read it."""
     ctx.client.log_artifact(model.path, name="input", ctx=ctx)
     ctx.client.log_param("$runtime", "tflite")
-    return read_graph(model.path.to_local(ctx).local())
+    graph = read_graph(model.path.to_local(ctx).local())
+    ctx.client.log_param("precision", graph.precision)
+    return graph
 
 
 def completed(document: Mapping[str, Any], graph: Graph, sources: Mapping[str, str], place: str) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def _groups(path: Path, inputs: Sequence[Tensor]) -> list[dict[str, _Part]]:
     if path.is_file() and path.suffix == ".npz":
         return [_archive(path)]
     if not path.is_dir():
-        raise RefusedError(f"There is no calibration data {path}: give a folder of .npy or .npz files, or one .npz.")
+        what = f"{path} is no calibration data" if path.exists() else f"There is no calibration data {path}"
+        raise RefusedError(f"{what}: give a folder of .npy or .npz files, or one .npz.")
     archives, files = sorted(path.glob("*.npz")), sorted(path.glob("*.npy"))
     if archives and files:
         raise RefusedError(f"The calibration folder {path} holds both .npz and .npy files; keep one kind.")

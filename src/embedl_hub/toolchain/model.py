@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
@@ -23,6 +25,16 @@ Dimension: TypeAlias = int | str | None
 # A protobuf message ends at 2 GiB; what comes near is kept with its weights beside it.
 _LARGEST_FILE_BYTES = 1_900_000_000
 _WEIGHTS = "weights.bin"
+# Operators that work on integers, ONNX's own and those of ONNX Runtime's optimiser.
+_INTEGER_OPS = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger", "QAttention")
+_NARROW = {
+    onnx.TensorProto.FLOAT8E4M3FN: "float8", onnx.TensorProto.FLOAT8E5M2: "float8", onnx.TensorProto.INT4: "int4",
+    onnx.TensorProto.UINT4: "int4",
+}  # fmt: skip
+_FLOATS = {
+    onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16",
+    onnx.TensorProto.DOUBLE: "float64",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,6 +155,26 @@ def inputs_of(model: onnx.ModelProto) -> list[Tensor]:
         value.values.name for value in model.graph.sparse_initializer
     }
     return [_tensor(value) for value in model.graph.input if value.name not in given]
+
+
+def shape_wish(tensor: Tensor) -> str:
+    """Return how to ask for a fixed shape, in Python and on the command line."""
+    sizes = [str(size) if isinstance(size, int) else "1" for size in tensor.shape]
+    return f"input_shape=({', '.join(sizes)}) (--input-shape {','.join(sizes)})"
+
+
+def precision_of(model: onnx.ModelProto) -> str:
+    """Return the numbers a model mostly computes in: int8 if it is quantised, else the float of most of its weights."""
+    if narrow := {_NARROW[value.data_type] for value in model.graph.initializer if value.data_type in _NARROW}:
+        return min(narrow)
+    if any(node.op_type.startswith(_INTEGER_OPS) for node in nodes_of(model.graph)):
+        return "int8"
+    counts: Counter[str] = Counter()
+    for weights in model.graph.initializer:
+        if weights.data_type in _FLOATS:
+            counts[_FLOATS[weights.data_type]] += math.prod(weights.dims)
+    ends = (_FLOATS.get(value.type.tensor_type.elem_type) for value in (*model.graph.input, *model.graph.output))
+    return counts.most_common(1)[0][0] if counts else next(filter(None, ends), "float32")
 
 
 def outputs_of(model: onnx.ModelProto) -> list[Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.arrays import write_npz
-from embedl_hub.toolchain.model import check_data
+from embedl_hub.toolchain.model import check_data, shape_wish
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def data_arguments(
         return ["--input-dir", str(RemotePath(place.put(path, "data/data.npz")).parent)]
     for tensor in inputs:
         if not tensor.is_fixed:
-            wish = ", ".join(str(size) if isinstance(size, int) else "1" for size in tensor.shape)
             raise RefusedError(
                 f"Input {tensor} has no fixed shape, so there is nothing to measure. Compile with "
-                f"input_shape=({wish}), or profile with input_data={{{tensor.name!r}: ...}}."
+                f"{shape_wish(tensor)}, or profile with input_data={{{tensor.name!r}: ...}} "
+                f"(--input-data {tensor.name}=FILE.npy)."
             )
     return []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import os
 import sqlite3
 import threading
 from dataclasses import dataclass
@@ -76,6 +77,11 @@ class Database(Protocol):
 
     words: Words
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether this user may read it and no more."""
+        ...
+
     def connect(self) -> Connection:
         """Open it."""
         ...
@@ -125,10 +131,20 @@ class SQLite:
         self._durable = durable
         self._writing = threading.Lock()
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether this user may read the file and no more; SQLite writes beside it even to read."""
+        return self.path.exists() and not all(os.access(path, os.W_OK) for path in (self.path, self.path.parent))
+
     def connect(self) -> Connection:
         """Open the file; the folder must exist."""
+        address: str | Path = self.path
+        if is_read_only := self.is_read_only:
+            # Without a log beside it nobody is writing, and the file is all there is.
+            is_alone = not self.path.with_name(f"{self.path.name}-wal").exists()
+            address = f"{self.path.as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
         connection = sqlite3.connect(
-            self.path, timeout=_WAIT_FOR_WRITERS_S, isolation_level=None, check_same_thread=False
+            address, timeout=_WAIT_FOR_WRITERS_S, isolation_level=None, check_same_thread=False, uri=is_read_only
         )
         connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         return connection
@@ -201,6 +217,8 @@ class PostgreSQL:
             "THEN CAST({0} AS DOUBLE PRECISION) END"
         ),
     )
+
+    is_read_only = False
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -132,7 +132,7 @@ class Store:
             if is_new and any(self.home.glob(f"runs/*/{_journal.MANIFEST_NAME}")):
                 # Somebody removed the index or copied only run folders here: the runs are what counts.
                 self.reindex()
-            if self._recovers and not self.is_served:
+            if self._recovers and not self.is_served and not self._database.is_read_only:
                 self.recover()
         except BaseException:
             self.close()
@@ -375,6 +375,9 @@ class Store:
             with self._transaction() as connection:
                 remove_run(connection, run.id)
             shutil.rmtree(gone, ignore_errors=True)
+            # There is nothing left to send to any server.
+            for mark in self.home.glob(f"outbox/*/{run.id}*"):
+                mark.unlink(missing_ok=True)
 
     def manifests(self) -> Iterator[tuple[str, list[Record]]]:
         """Yield every run folder's id with its records."""

@@ -59,6 +59,7 @@ class _Outcome(Enum):
     """What became of one run."""
 
     SENT = auto()
+    GONE = auto()
     OPEN = auto()
     REFUSED = auto()
 
@@ -189,15 +190,16 @@ class Uplink:
         self._closing.set()
         self._something.set()
         self._thread.join(wait_s + 1)
-        left = len(self._outbox.waiting()) + (len(self._held) if self._thread.is_alive() else 0)
+        refused = self._outbox.refusals()
+        left = sum(run_id not in refused for run_id in self._outbox.waiting())
+        left += len(self._held) if self._thread.is_alive() else 0
         self._thread = None
         self._sender.wire.close()
         if left:
-            why = f" ({self._trouble})" if self._trouble else ""
             _LOG.warning(
-                "%d runs are still to be sent to %s%s. They are kept in %s; the next client sends them, or: "
+                "%d runs are still to be sent to %s. They are kept in %s; the next client sends them, or: "
                 "embedl-hub sync",
-                left, self._server.url, why, self._store.home,
+                left, self._server.url, self._store.home,
             )  # fmt: skip
 
     def send_all(self, *, also: list[str] | None = None, told: Callable[[str], None] = lambda _: None) -> Sent:
@@ -233,19 +235,31 @@ class Uplink:
         """Send what there is of a run; one that the server will not take is put aside with the reason."""
         try:
             self._sender.send(mark)
+        except NotAllowedError as error:
+            if not error.is_closed:
+                raise
+            return self._put_aside(
+                mark,
+                f"the key does not open project {mark.learn_project()!r} for writing at {self._server.url}. Get a key "
+                "that does, then: embedl-hub sync",
+            )
         except RefusedError as error:
             if error.status != 410:
-                mark.refuse(str(error))
-                _LOG.warning("Run %s cannot be sent: %s", mark.run_id, error)
-                return _Outcome.REFUSED
+                return self._put_aside(mark, str(error))
             # Somebody deleted it over there, on purpose.
-            mark.has_ended = True
+            mark.remove()
+            return _Outcome.GONE
         # A run of our own may be about to begin; of others, one that has no record never will.
         never_began = mark.run_id not in self._own and not self._store.manifest(mark.run_id).exists()
         if mark.has_ended or never_began:
             mark.remove()
-            return _Outcome.SENT
+            return _Outcome.SENT if mark.has_ended else _Outcome.GONE
         return _Outcome.OPEN
+
+    def _put_aside(self, mark: Mark, reason: str) -> _Outcome:
+        mark.refuse(reason)
+        _LOG.warning("Run %s cannot be sent: %s", mark.run_id, reason)
+        return _Outcome.REFUSED
 
     def _work(self) -> None:
         pause_s, closing = 0.0, False

@@ -33,7 +33,15 @@ class UnreachableError(TrackingError):
 
 
 class NotAllowedError(TrackingError):
-    """The server does not take the key, or the key does not open the project."""
+    """The server does not take the key, or the key does not open the project.
+
+    Attributes:
+        is_closed: The server itself says that this key will never see it; another key might.
+    """
+
+    def __init__(self, message: str, *, is_closed: bool) -> None:
+        super().__init__(message)
+        self.is_closed = is_closed
 
 
 class RefusedError(TrackingError):
@@ -123,7 +131,11 @@ class Wire:
                 self.close()
             return UnreachableError(what, is_down=False, wait_s=_seconds(headers.get("retry-after", "")))
         if status in {401, 403, 404}:
-            return NotAllowedError(f"{what} Check the key and which projects it opens: embedl-hub auth --check")
+            # A proxy or a wrong address answers 404 too, but not in our words.
+            return NotAllowedError(
+                f"{what} Check the key and which projects it opens: embedl-hub auth --check",
+                is_closed=status != 401 and bool(code),
+            )
         details = first.get("details")
         return RefusedError(what, status=status, code=code, details=details if isinstance(details, dict) else {})
 

@@ -105,3 +105,29 @@ def test_a_server_that_is_not_there_is_said() -> None:
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
     assert KEY not in done.stderr
+
+
+def doctor_on(home: Path, **variables: str) -> dict[str, dict[str, object]]:
+    done = hub("doctor", "--json", "--home", home, **variables)
+    results = {result["title"]: result for result in json.loads(done.stdout)}
+    assert done.returncode == any(result["is_ok"] is False for result in results.values())
+    return results
+
+
+def test_the_doctor_asks_the_server(server: _Server, tmp_path: Path) -> None:
+    """An address alone is no server."""
+    there = {"EMBEDL_HUB_API_BASE_URL": server.url, "EMBEDL_HUB_API_KEY": KEY}
+    assert doctor_on(tmp_path, **there)["server"]["is_ok"] is True
+    revoked = doctor_on(tmp_path, **{**there, "EMBEDL_HUB_API_KEY": "eh_wrong"})["server"]
+    assert revoked["is_ok"] is False
+    assert "does not take the key" in str(revoked["says"])
+    stopped = doctor_on(tmp_path, **{**there, "EMBEDL_HUB_API_BASE_URL": "http://127.0.0.1:9"})["server"]
+    assert stopped["is_ok"] is False
+    assert "cannot be reached" in str(stopped["says"])
+
+
+def test_the_doctor_reads_the_devices(tmp_path: Path) -> None:
+    """A file that no step can read is not well."""
+    assert doctor_on(tmp_path)["devices"]["is_ok"] is True
+    (tmp_path / "devices.toml").write_text("[pi\n")
+    assert doctor_on(tmp_path)["devices"]["is_ok"] is False

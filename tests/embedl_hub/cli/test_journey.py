@@ -18,6 +18,8 @@ from support.models import images, residual_net, save
 from support.qai_hub import DEVICE, StandIn
 from support.sshd import SSHServer
 
+from embedl_hub.tracking import Store
+
 PROGRAM = Path(sys.executable).with_name("embedl-onnxruntime")
 QUICK = ("iterations=20", "min_seconds=0.02", "max_warmup_seconds=0.2", "layer_runs=3", "threads=1")
 
@@ -83,12 +85,19 @@ def test_the_whole_journey(project: Path, device: str) -> None:
     compared = answer("compare", first["run"], second["run"], cwd=project)
     assert {row["name"] for row in compared["facts"] if row["differs"]} == {"model", "batch"}
     assert any("conv/1" in row["name"] for row in compared["layers"])
-    assert "slower" in hub("compare", first["run"], second["run"], cwd=project).stdout
+    shown = hub("compare", first["run"], second["run"], cwd=project).stdout
+    assert "slower" in shown
+    assert f"A ONNXRuntimeProfiler: {first['run']}, on {device}" in shown
     gated = hub("gate", second["run"], "--baseline", first["run"], "--junit", "gate.xml", "--json", cwd=project)
     assert gated.returncode == 1, gated.stdout + gated.stderr
     result = json.loads(gated.stdout)
     assert result["verdict"] == "worse"
     assert result["worsening"]["value"] > 1.5
+    # Its repeats are kept aside, with a tag to find them by.
+    listed = {run["name"] for run in answer("run", "list", cwd=project)["runs"]}
+    assert not any(name.startswith("gate:") for name in listed)
+    with Store(project / ".embedl") as store:
+        assert len(store.runs("tags.gate is not null", archived=True)) == 2 * len(result["pairs"])
     assert ET.parse(project / "gate.xml").getroot().get("failures") == "1"  # noqa: S314 - our own file
     # The other way round there is nothing to complain of.
     fine = hub("gate", first["run"], "--baseline", second["run"], "--tolerance", "0.05", cwd=project)

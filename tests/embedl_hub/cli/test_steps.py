@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cli import answer, hub
+from support.models import residual_net, save
+
+from embedl_hub.cli._output import number, size
 
 from embedl_hub.cli._output import number
 from embedl_hub.cli._steps import read_arrays
@@ -132,3 +135,26 @@ def test_the_traceback_is_there_when_asked_for(tmp_path: Path) -> None:
     assert "Traceback" not in plain.stderr
     assert "Traceback" in wordy.stderr
     assert wordy.stderr.splitlines()[-1] == plain.stderr.strip()
+
+
+def test_a_device_that_nobody_named_is_said_when_it_cannot_be_reached(tmp_path: Path) -> None:
+    """And how to go elsewhere; one that was named needs no words."""
+    words = ("--type", "embedl_onnxruntime", "--host", "127.0.0.1", "--port", "9")
+    assert hub("device", "add", "far", *words, "--home", tmp_path).returncode == 0
+    save(residual_net(), tmp_path / "net.onnx")
+    call = ("compile", "onnxruntime", tmp_path / "net.onnx", "--home", tmp_path, "--project", "p")
+    left_open, named = hub(*call), hub(*call, "--device", "far")
+    assert left_open.returncode == named.returncode == 1
+    assert "No device was named" in left_open.stderr
+    assert "--here this machine" in left_open.stderr
+    assert "No device was named" not in named.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.999977, "0.999977"), (1.0, "1"), (18410.0, "18410"), (0.12345, "0.1235"), (None, "-"), (1e20, "1e+20")],
+)
+def test_numbers_keep_what_they_mean(value: float | None, text: str) -> None:
+    """Rounding must not make a cosine perfect, nor a count unreadable."""
+    assert number(value) == text
+    assert (size(34_000), size(999), size(2_500_000)) == ("34.0 kB", "999 bytes", "2.5 MB")

@@ -47,6 +47,8 @@ def test_outputs_are_the_runtimes_own(device: Device, model: Path) -> None:
         np.testing.assert_array_equal(result.output["y"], expected)
         rebuilt = ONNXRuntimeInvocationResult.from_run(ctx.client.store.run(result.output_file.run_id))  # type: ignore[union-attr]
         np.testing.assert_array_equal(rebuilt.output["y"], expected)
+        stored = ctx.client.store.run(result.output_file.run_id)  # type: ignore[union-attr]
+        assert stored.params["precision"].value == "float32"
 
 
 def test_here_and_there_answer_the_same(

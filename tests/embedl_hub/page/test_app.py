@@ -6,6 +6,7 @@ import io
 import json
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from embedl_hub import page
 from embedl_hub.errors import TrackingError
 from embedl_hub.page import _entry
 from embedl_hub.page._scope import Scope
+from embedl_hub.page._views import _titles
 from embedl_hub.tracking import Client
 
 
@@ -100,6 +102,21 @@ def test_runs_are_filtered_picked_sorted_and_paged(visitor: TestClient, shown: R
     assert [run["id"] for run in visitor.get("/runs.json", params={"archived": "both"}).json()["runs"]] == everything
 
 
+def test_the_median_is_what_tables_and_charts_show(visitor: TestClient, shown: Recorded) -> None:
+    """The verdict beside it speaks of the median; the mean can be asked for."""
+    run = shown.store.run(shown.ids["slow"])
+    median, mean = run.metric("latency_median"), run.metric("latency")
+    assert median is not None
+    assert mean is not None
+    assert median.value != mean.value
+    table = visitor.get("/runs").text
+    assert "Median, ms" in table
+    assert "Mean, ms" not in table
+    points = [point for points in visitor.get("/device.json?name=pi").json()["models"].values() for point in points]
+    assert median.value in [point["latency_ms"] for point in points]
+    assert mean.value not in [point["latency_ms"] for point in points]
+
+
 def test_pages_follow_each_other_by_key(own: Recorded) -> None:
     """The link on one page leads to the next, until there is none."""
     records: list[dict[str, Any]] = [{"kind": "start", "project": "many", "type": "CUSTOM", "name": "n", "format": 1},
@@ -155,6 +172,14 @@ def test_two_to_six_runs_are_compared(visitor: TestClient, shown: Recorded, coun
     answer = visitor.get("/compare", params={"run": ids})
     assert answer.status_code == 400
     assert "2 to 6 runs" in answer.text
+
+
+def test_runs_of_one_model_are_told_apart(shown: Recorded) -> None:
+    """By what is not the same."""
+    runs = [shown.store.run(shown.ids[name]) for name in ("fast", "slow")]
+    assert _titles(runs) == ["fast", "slow"]
+    assert _titles([runs[0], runs[0]]) == [runs[0].id] * 2
+    assert _titles([runs[0], replace(runs[0], device="jetson")]) == ["pi", "jetson"]
 
 
 def test_artifacts_are_downloads(visitor: TestClient, shown: Recorded) -> None:

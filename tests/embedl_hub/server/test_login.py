@@ -141,7 +141,8 @@ def test_a_login_leads_nowhere_else(port: int, home: Path, then: str) -> None:
 
 def test_a_wrong_key_is_refused_and_guessing_slowed(port: int) -> None:
     """With the same words for every wrong key."""
-    status, text, headers = log_in(port, "eh_wrong")
+    status, text, headers = log_in(port, "eh_wrong", "/runs?type=PROFILE")
+    assert 'name=next value="/runs?type=PROFILE"' in text
     assert status == 401
     assert "does not open" in text
     assert "set-cookie" not in headers

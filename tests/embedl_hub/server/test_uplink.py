@@ -252,6 +252,26 @@ def test_a_key_that_is_revoked_keeps_the_runs_here(
     assert_same(tmp_path / "home", server.home, [run_id])
 
 
+def test_a_project_that_the_key_does_not_open_is_said_once(
+    new_server: Callable[..., HubServer], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With run and project; the next client goes on without it, and a deleted run is not counted as sent."""
+    server = new_server()
+    known = server.server("another")
+    with client_of(tmp_path / "home", known) as client:
+        run_id = log_something(client, tmp_path)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "embedl_hub"]
+    assert f"Run {run_id} cannot be sent: the key does not open project 'project'" in said
+    caplog.clear()
+    with Store(tmp_path / "home") as store:
+        sent = Uplink(store, known).send_all()
+        assert (sent.runs, list(sent.refused)) == (0, [run_id])
+        store.delete(run_id)
+        sent = Uplink(store, known).send_all()
+    assert (sent.runs, sent.waiting, sent.refused) == (0, 0, {})
+    assert not waiting(tmp_path / "home")
+
+
 def test_another_run_under_the_same_id_is_refused(new_server: Callable[..., HubServer], tmp_path: Path) -> None:
     """The server keeps what it has, and the client says what is wrong."""
     server = new_server()

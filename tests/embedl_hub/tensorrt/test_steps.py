@@ -51,6 +51,7 @@ def test_all_three_steps_over_ssh(version: str, make_board: Any, model: Path, tm
         assert built.params["runtime_version"].value == version
         assert "--profilingVerbosity=detailed" in log_of(ctx, "build")
         profile = TensorRTProfiler().run(ctx, compiled)
+        assert last_run(ctx).params["precision"].value == "float32"
         measured = last_run(ctx)
         answer = TensorRTInvoker().run(ctx, compiled, data)
         again = TensorRTCompiler().run(ctx, model)
@@ -210,9 +211,11 @@ def test_precision_that_a_version_does_not_have_is_refused(make_here: Any, model
             TensorRTCompiler().run(ctx, model)
     with temporary_context([make_here("11.1.0", precision="int8")]) as ctx:
         TensorRTCompiler().run(ctx, save(quantized_net(), tmp_path / "int8.onnx"))
-        assert "needs no option" in str(last_run(ctx).params["precision"].value)
+        assert "needs no option" in str(last_run(ctx).params["precision_meaning"].value)
+        assert last_run(ctx).params["precision"].value == "int8"
     with temporary_context([make_here("8.6.1", precision="fp16", tf32=False, workspace_mib=64)]) as ctx:
         TensorRTCompiler().run(ctx, model)
+        assert last_run(ctx).params["precision"].value == "float16"
         assert {"--fp16", "--noTF32", "--memPoolSize=workspace:64"} <= set(log_of(ctx, "build").splitlines()[0].split())
 
 

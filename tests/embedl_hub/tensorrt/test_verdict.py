@@ -42,3 +42,10 @@ def test_counts_like_the_device_program(times: list[float]) -> None:
 def test_reasons_of_the_driver(bits: str, words: list[str]) -> None:
     """Idle is none; heat and power are."""
     assert throttling({"clocks_event_reasons": bits}) == words
+
+
+def test_a_mean_far_off_the_median_is_noise() -> None:
+    """As the device programs judge it."""
+    verdict, reason = judge(([100.0] * 24 + [15_000.0]) * 8, [], [])
+    assert verdict == "noisy"
+    assert "the mean is 0.696 ms, the median 0.1 ms" in reason

@@ -17,6 +17,7 @@ from support.tflite import foreign_net, picture_net, pictures
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, TFLiteCompiledModel, TFLiteCompiler
 from embedl_hub.tflite.cache import look_up
+from embedl_hub.tflite.graph import read_graph
 from embedl_hub.tracking import Store
 
 
@@ -49,6 +50,13 @@ def test_the_check_is_in_the_run(compiled: dict[str, TFLiteCompiledModel], tmp_p
         assert noise is not None
         assert noise.value > 20
         assert int8.params["calibration_samples"].value == 16
+        assert [one.params["precision"].value for one in (run, int8)] == ["float32", "int8"]
+
+
+def test_a_file_says_what_it_computes_in(compiled: dict[str, TFLiteCompiledModel]) -> None:
+    """A profile or an invocation records it from there."""
+    precisions = {kind: read_graph(model.path.local()).precision for kind, model in compiled.items()}
+    assert (precisions["float"], precisions["int8"]) == ("float32", "int8")
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("int8", "float32"), ("int8 ends", "int8")])
@@ -119,7 +127,7 @@ def test_an_operator_that_tflite_lacks_is_named_with_its_node(cache: Path, tmp_p
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        (residual_net("n"), {}, r"x float32\[n, 3, 16, 16\] has no fixed shape.*input_shape=\(1, 3, 16, 16\)"),
+        (residual_net("n"), {}, r"x float32\[n, 3, 16, 16\] has no fixed shape.*--input-shape 1,3,16,16"),
         (residual_net(), {"quantize_io": True}, "quantize_io is for INT8"),
         (residual_net(), {"calibration_data": "no/such/folder"}, "no calibration data no/such/folder"),
         (residual_net(), {"calibration_data": {"z": np.zeros((2, 3))}}, "'z'.*inputs are 'x'"),

@@ -32,6 +32,8 @@ def test_a_profile_has_numbers_a_verdict_and_layers(
     device = here if where == "here" else make_board(board)
     with HubContext("profile", [device], home=tmp_path / "home") as ctx:
         result = TFLiteProfiler().run(ctx, compiled["float"])
+        assert ctx.client.store is not None
+        assert ctx.client.store.find("type = 'PROFILE' and params.precision = 'float32'").runs
     assert result.latency.value > 0
     assert result.latency_min is not None
     assert result.latency_median is not None

@@ -536,3 +536,26 @@ def test_a_refused_artifact_is_no_store_error(client: Client, tmp_path: Path) ->
     """What the user can mend in the call is a ConfigError, what is wrong with the store a TrackingError."""
     with client.start_run() as run, pytest.raises(ConfigError):
         run.log_artifact(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_store_that_may_only_be_read_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_alone: bool
+) -> None:
+    """Another user's home: no recovery, nothing written, and a write says why it cannot be."""
+    with contextlib.ExitStack() as stack:
+        with Store(tmp_path) as store:
+            client = Client("p", store)
+            with client.start_run("EVAL", "x") as run:
+                run.log_metric("m", 1.0)
+            client.close()
+        if not is_alone:
+            stack.enter_context(Store(tmp_path)).counts()
+        monkeypatch.setattr("os.access", lambda *_: False)
+        before = sorted(path.name for path in tmp_path.iterdir())
+        monkeypatch.setattr(Store, "recover", lambda _: pytest.fail("recovery writes"))
+        with Store(tmp_path) as store:
+            assert store.run(run.id).metric("m") is not None
+            assert sorted(path.name for path in tmp_path.iterdir()) == before
+            with pytest.raises(TrackingError, match="readonly"):
+                store.label(run.id, "a", "b")

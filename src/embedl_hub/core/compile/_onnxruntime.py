@@ -81,7 +81,7 @@ class ONNXRuntimeCompiler(Component):
             input_shape: Fixes the shape of the model's input.
             calibration_data: Given: INT8. A folder of .npy/.npz files, one .npz, or a mapping of input names to
                 arrays with samples on axis 0. Not given: float.
-            calibration_method: How ranges are found from the data.
+            calibration_method: How ranges are found from the data: minmax (the default), entropy or percentile.
             per_channel: One scale per output channel of a weight.
             quantize_io: Inputs and outputs of the model are integers too.
         """

@@ -184,7 +184,8 @@ def _nobody(table: ProviderTable, component: str, ctx: HubContext, reason: str) 
     devices = ", ".join(f"{name!r} ({device.provider_type})" for name, device in ctx.devices.items()) or "none"
     wanted = {device.provider_type for device in ctx.devices.values()} | {ProviderType.LOCAL.value}
     hints = [_install_hint(installed[kind]) for kind in sorted(wanted & lacking) if kind not in table.types()]
-    add_device = "Add a device of one of these types to the context, or register" if table.types() else "Register"
+    add_device = "Add a device of one of these types (embedl-hub device add NAME --type TYPE), or register"
+    add_device = add_device if table.types() else "Register"
     advice = " ".join(filter(None, hints)) or f"{add_device} a provider: @{component}.provider(...)."
     return NoProviderError(
         f"Nobody can carry out {component} here: {reason}. Its provider types: {known(table.types())}. "

@@ -97,7 +97,7 @@ def _runner(place: str, kind: DeviceKind, table: Mapping[str, Any]) -> CommandRu
     if how == "local":
         return LocalCommandRunner()
     if "ssh" not in table:
-        raise ConfigError(f"{place} is reached by ssh and needs a host: ssh = {{ host = '...' }}.")
+        raise ConfigError(f"{place} is reached by ssh and needs a host: ssh = {{ host = '...' }} (--host).")
     return SSHCommandRunner(_record(f"{place}: ssh", SSHConfig, table["ssh"]))
 
 

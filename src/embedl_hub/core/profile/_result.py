@@ -22,7 +22,7 @@ class ProfiledLayer:
         name: The runtime's name for it.
         op_type: What it computes.
         compute_unit: Where: ``CPU``, ``GPU``, ``NPU`` or the runtime's own word.
-        time_ms: Mean time in one inference; None where the tool tells none.
+        time_ms: Time in one inference, the median of several or the tool's mean; None where the tool tells none.
         share: Its part of the time of all layers.
         source_nodes: The nodes of the source model it stands for; empty for what the runtime added.
     """

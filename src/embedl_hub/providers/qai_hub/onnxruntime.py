@@ -76,6 +76,7 @@ def _compile_onnxruntime(
         into = files.renamed(inputs, models.inputs_of(graph))
         out = files.renamed(outputs, models.outputs_of(graph))
     ctx.client.log_artifact(compiled, name="path")
+    ctx.client.log_param("precision", models.precision_of(graph))
     for key, mapping in (("input_name_mapping", into), ("output_name_mapping", out)):
         ctx.client.log_param(key, mapping)
     return ONNXRuntimeCompiledModel.from_current_run(ctx)
@@ -155,6 +156,7 @@ def _packed(ctx: HubContext, model: ONNXRuntimeCompiledModel, scratch: Path) -> 
     ctx.client.log_param("$runtime", "onnx")
     local = model.path.to_local(ctx).local()
     graph = models.read_graph(local)
+    ctx.client.log_param("precision", models.precision_of(graph))
     if not local.is_dir():
         return local, graph
     return models.write_model(models.read_model(local), scratch / f"{local.stem}.onnx"), graph

@@ -72,6 +72,7 @@ def _compile_tflite(
         tensors = {"inputs": _tensors(inputs, graph.inputs, graph), "outputs": _tensors(outputs, graph.outputs, graph)}
     ctx.client.log_artifact(compiled, name="path")
     ctx.client.log_param("tensors", tensors)
+    ctx.client.log_param("precision", graph.precision)
     for kind, (before, after) in {
         "input": (inputs, graph.inputs),
         "output": (outputs, graph.outputs),

@@ -73,7 +73,10 @@ def test_a_file_that_is_not_there_has_no_devices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[devices.a]\ntype = 'toaster'", "no kind of device 'toaster'; known: 'embedl_onnxruntime', 'local'"),
+        (
+            "[devices.a]\ntype = 'toaster'",
+            "no kind of device 'toaster'; known: 'aws', 'embedl_litert', ",
+        ),
         ("[devices.a]\nname = 'x'", "has 'name'; known: "),
         ("[devices.a]\nssh = {host='h'}", "needs a type"),
         ("[devices.a]\ntype = 'embedl_onnxruntime'", "needs a host"),
