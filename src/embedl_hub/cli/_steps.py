@@ -414,6 +414,8 @@ def step_facts(run: Run) -> dict[str, Any]:
 def _show(run: Run) -> None:
     rows = [("run", run.id), ("by", f"{run.provider} on {run.device or 'this machine'}")]
     rows += [(name, number(metric.value, unit)) for name, unit in _HEADLINE if (metric := run.metric(name))]
+    if "from_cache" in run.params and run.params["from_cache"].value:
+        rows.append(("from cache", "yes: the same model was compiled with the same options before"))
     if "verdict" in run.params:
         reason = run.params.get("verdict_reason")
         rows.append(("verdict", f"{run.params['verdict'].value}: {reason.value if reason else ''}"))

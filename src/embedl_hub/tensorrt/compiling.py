@@ -129,11 +129,11 @@ def _take_kept(ctx: HubContext, place: Place, key: Key, file_name: str) -> tuple
         note = find_engine(place, key)
         artifact = _bring(ctx, place, key, note, file_name) if note is not None else None
         if note is not None and artifact is not None:
-            ctx.client.log_param("cached", value=True)
+            ctx.client.log_param("from_cache", value=True)
             _LOG.info("%s was built before for this GPU and version; taken from %s.", file_name, place.title)
             return artifact, dict(note["engine"])
         reason = "it was not built before for this model, options, version and GPU"
-    ctx.client.log_param("cached", value=False)
+    ctx.client.log_param("from_cache", value=False)
     ctx.client.log_param("cached_reason", reason)
     return None
 

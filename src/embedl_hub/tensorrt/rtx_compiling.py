@@ -44,7 +44,7 @@ def compile_model(
         key = _key(config, source.sha256, input_shape)
         file_name = f"{onnx_path.stem}.engine"
         taken = _take_kept(ctx, key, file_name)
-        ctx.client.log_param("cached", value=taken is not None)
+        ctx.client.log_param("from_cache", value=taken is not None)
         artifact, facts = taken or _build(
             ctx, config, key, file_name, prepare(ctx, scratch, source, input_shape), scratch
         )

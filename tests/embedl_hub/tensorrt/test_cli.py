@@ -16,13 +16,17 @@ from support.models import images, residual_net, save
 from embedl_hub.providers.trtexec import doctor
 
 
-def call(*words: object) -> Any:
+def say(*words: object) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "embedl_hub", *map(str, words)],
         capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def call(*words: object) -> Any:
+    return json.loads(say(*words, "--json"))
 
 
 def test_all_three_steps(
@@ -38,14 +42,12 @@ def test_all_three_steps(
         f'artifact_root = "{tmp_path / "root"}"\nconfig = {{ {config} }}\n'
     )
     np.savez(tmp_path / "data.npz", x=images())
-    compiled = call("compile", "tensorrt", model, "--home", home, "--json")
+    compiled = call("compile", "tensorrt", model, "--home", home)
     assert (compiled["provider"], compiled["device"]) == ("trtexec", "orin")
-    profiled = call("profile", "tensorrt", compiled["run"], "--home", home, "--json")
+    profiled = call("profile", "tensorrt", compiled["run"], "--home", home)
     assert profiled["verdict"]
     assert profiled["metrics"]["latency"] > 0
-    invoked = call(
-        "invoke", "tensorrt", compiled["run"], "--input-data", tmp_path / "data.npz", "--home", home, "--json"
-    )
+    invoked = call("invoke", "tensorrt", compiled["run"], "--input-data", tmp_path / "data.npz", "--home", home)
     with np.load(invoked["artifacts"]["output_file"]) as arrays:
         assert arrays["y"].shape == (1, 10)
 
@@ -57,14 +59,15 @@ def test_rtx_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home.mkdir()
     (home / "devices.toml").write_text('[devices.ada]\ntype = "tensorrt_rtx"\n')
     path = save(residual_net(), tmp_path / "net.onnx")
-    compiled = call("compile", "tensorrt", path, "--home", home, "--json")
+    compiled = call("compile", "tensorrt", path, "--home", home)
     assert compiled["provider"] == "tensorrt_rtx"
     assert Path(compiled["artifacts"]["path"]).stat().st_size > 1000
+    assert "from cache" in say("compile", "tensorrt", path, "--home", home)
 
 
 def test_doctor_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: dict[str, Path]) -> None:
     """Through the seam that every provider has."""
-    titles = {row["title"]: row for row in call("doctor", "--home", tmp_path, "--json")}
+    titles = {row["title"]: row for row in call("doctor", "--home", tmp_path)}
     assert {"provider trtexec", "provider tensorrt_rtx", "trtexec", "tensorrt-rtx"} <= set(titles)
     monkeypatch.setenv("PATH", str(programs["8.6.1"].parent))
     assert [(result.is_ok, result.says) for result in doctor()] == [(True, str(programs["8.6.1"]))]

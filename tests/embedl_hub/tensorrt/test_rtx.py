@@ -63,7 +63,7 @@ def test_the_second_time_it_is_taken_from_the_cache(tmp_path: Path) -> None:
     def cached(device: Device, *, batch: int = 1) -> bool:
         with temporary_context([device]) as ctx:
             TensorRTCompiler(input_shape=(batch, 3, 16, 16)).run(ctx, path)
-            return bool(last_run(ctx).params["cached"].value)
+            return bool(last_run(ctx).params["from_cache"].value)
 
     assert not cached(ada())
     assert cached(ada())

@@ -47,7 +47,7 @@ def test_all_three_steps_over_ssh(version: str, make_board: Any, model: Path, tm
     with HubContext("trt", [make_board(version)], home=tmp_path / "home") as ctx:
         compiled = TensorRTCompiler().run(ctx, model)
         built = last_run(ctx)
-        assert built.params["cached"].value is False
+        assert built.params["from_cache"].value is False
         assert built.params["runtime_version"].value == version
         assert "--profilingVerbosity=detailed" in log_of(ctx, "build")
         profile = TensorRTProfiler().run(ctx, compiled)
@@ -55,7 +55,7 @@ def test_all_three_steps_over_ssh(version: str, make_board: Any, model: Path, tm
         measured = last_run(ctx)
         answer = TensorRTInvoker().run(ctx, compiled, data)
         again = TensorRTCompiler().run(ctx, model)
-        assert last_run(ctx).params["cached"].value is True
+        assert last_run(ctx).params["from_cache"].value is True
         assert again.path.sha256 == compiled.path.sha256
         assert "trtexec-build.log" not in last_run(ctx).artifacts
         expected = reference(model, data)
@@ -97,7 +97,7 @@ def test_the_local_provider_uses_this_machines_trtexec(
         assert np.array_equal(answer.output["y"], reference(model, data)["y"])
     with temporary_context() as ctx:
         TensorRTCompiler().run(ctx, model)
-        assert last_run(ctx).params["cached"].value is True
+        assert last_run(ctx).params["from_cache"].value is True
 
 
 def test_the_providers_conform(make_here: Any, model: Path, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_another_option_another_version_or_gpu_is_another_engine(
     def cached(*args: str, **changes: Any) -> bool:
         with temporary_context([make_here(*args, **changes)]) as ctx:
             TensorRTCompiler().run(ctx, model)
-            return bool(last_run(ctx).params["cached"].value)
+            return bool(last_run(ctx).params["from_cache"].value)
 
     assert not cached()
     assert cached()
@@ -310,7 +310,7 @@ def test_without_a_gpu_that_says_its_name_nothing_is_cached(
         with temporary_context([device]) as ctx:
             TensorRTCompiler().run(ctx, model)
             run = last_run(ctx)
-            assert run.params["cached"].value is False
+            assert run.params["from_cache"].value is False
             assert "does not say which GPU" in str(run.params["cached_reason"].value)
 
 
@@ -324,11 +324,11 @@ def test_a_damaged_engine_is_built_again(make_here: Any, model: Path, tmp_path: 
     kept.write_bytes(b"rubbish")
     with temporary_context([device]) as ctx:
         again = TensorRTCompiler().run(ctx, model)
-        assert last_run(ctx).params["cached"].value is False
+        assert last_run(ctx).params["from_cache"].value is False
     assert again.path.sha256 == compiled.path.sha256
     with temporary_context([device]) as ctx:
         TensorRTCompiler().run(ctx, model)
-        assert last_run(ctx).params["cached"].value is True
+        assert last_run(ctx).params["from_cache"].value is True
 
 
 def test_engines_are_trimmed_to_the_boards_limit(make_here: Any, tmp_path: Path) -> None:
