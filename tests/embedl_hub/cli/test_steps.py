@@ -11,8 +11,6 @@ from support.cli import answer, hub
 from support.models import residual_net, save
 
 from embedl_hub.cli._output import number, size
-
-from embedl_hub.cli._output import number
 from embedl_hub.cli._steps import read_arrays
 from embedl_hub.errors import ConfigError
 
