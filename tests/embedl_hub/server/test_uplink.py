@@ -356,7 +356,7 @@ def test_a_servers_home_keeps_its_runs_alive(new_server: Callable[..., HubServer
     server = new_server()
     with client_of(tmp_path / "home", server.server()) as client, client.start_run("EVAL", "x") as run:
         wait_until((server.home / "runs" / run.id / "manifest.jsonl").exists, 20)
-        wait_until(lambda: served_run(server, run.id), 20)
+        wait_until(lambda: run.id in ids_served(server), 20)
         with Store(server.home) as store:
             assert store.run(run.id).status is RunStatus.RUNNING
     assert_same(tmp_path / "home", server.home, [run.id])
