@@ -75,12 +75,14 @@ class Placement:
         boundaries: The values that get stubs.
         smooth: Targets of the normalisations that may be smoothed into their readers.
         integer_kernels: Eval mode computes what the target's integer kernels do.
+        symmetric: What the target wants of activations.
     """
 
     layers: tuple[Decision, ...]
     boundaries: tuple[Boundary, ...]
     smooth: tuple[str, ...] = ()
     integer_kernels: bool = False
+    symmetric: bool = True
 
     def __str__(self) -> str:
         rows = [

@@ -53,7 +53,7 @@ def plan_qdq(
             f"no layer of this model is one the backend '{backend.name}' quantises; "
             "call transform(model, args) with the patterns of the same backend first."
         )
-    return replace(placement, integer_kernels=backend.integer_kernels)
+    return replace(placement, integer_kernels=backend.integer_kernels, symmetric=backend.symmetric_activations)
 
 
 def _patterns(backend: Backend) -> Sequence[type[Pattern]]:
@@ -148,7 +148,7 @@ class _Job:
     def run(self, *, progress: bool = False) -> tuple[fx.GraphModule, QuantReport]:
         """Place, calibrate and cure."""
         placement = plan_qdq(self.model, self.args, self.config, backend=self.backend, kwargs=self.kwargs)
-        result = insert_qdq(self.model, placement, self.config, symmetric=self.backend.symmetric_activations)
+        result = insert_qdq(self.model, placement, self.config)
         calibration = calibrate(result, self.data, progress=progress)
         if not self.cures or isinstance(self.data, Calibration):
             return result, QuantReport(placement, calibration)
