@@ -217,3 +217,10 @@ def test_bad_exports(tmp_path: Path) -> None:
 
     with pytest.raises(ExportError, match="torch cannot export this model"):
         export_onnx(Branch(), (value,), tmp_path / "net.onnx")
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    """It is named before any work is done."""
+    model, value = residual(TENSORRT)
+    with pytest.raises(ExportError, match=r"there is no folder '.*none' to write 'a.onnx' to; make it first"):
+        export_onnx(model, (value,), tmp_path / "none" / "a.onnx")
