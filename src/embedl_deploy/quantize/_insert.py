@@ -126,9 +126,13 @@ def insert_qdq(
         symmetric: What activations are when the config leaves it open; `None` for what the placement's backend wants.
 
     Raises:
-        QuantizationError: The model was not transformed, or has pairs already.
+        QuantizationError: The model was not transformed, has pairs already, or `matches` is no placement.
     """
     network_of(model)
+    if not isinstance(matches, Placement):
+        raise QuantizationError(
+            f"matches is a {type(matches).__name__}; it is the Placement that plan_qdq(model, args) returns."
+        )
     assert isinstance(model, fx.GraphModule)
     if _KEY in model.meta:
         raise QuantizationError("this model has quantise/dequantise pairs already; give the model that transform made.")
