@@ -59,11 +59,11 @@ def _made(found: Any, name: str) -> nn.Module:
     if isinstance(found, nn.Module):
         return found.eval()
     if not callable(found):
-        raise InputError(f"{name!r} is a {type(found).__name__}; a torch.nn.Module or a callable that makes one is needed.")
+        raise InputError(f"{name!r} is a {type(found).__name__}; a torch.nn.Module or a callable for one is needed.")
     try:
         inspect.signature(found).bind()
     except TypeError as exc:
-        raise InputError(f"{name!r} cannot be called without arguments: {exc}; name a callable that needs none.") from exc
+        raise InputError(f"{name!r} cannot be called without arguments: {exc}; name one that needs none.") from exc
     model = found()
     if not isinstance(model, nn.Module):
         raise InputError(f"{name!r} gives a {type(model).__name__}; a torch.nn.Module is needed.")

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import images, residual_net
-from support.qdq import sample, scales, tensorrt_residual
+from support.qdq import Graph, sample, scales, tensorrt_residual
 
 from embedl_deploy.dialect import check, input_names, lower, relower
 from embedl_deploy.dialect._model import read
@@ -179,3 +179,16 @@ def test_samples_in_every_form(tmp_path: Path) -> None:
         done = relower(tmp_path / "bare.onnx", tmp_path / f"{number}.onnx", dialect="onnxruntime-x86", samples=[one])
         made.append(done.path.read_bytes())
     assert len(set(made)) == 1
+
+
+def test_a_cut_that_was_given_up_before_is_not_told_again(tmp_path: Path) -> None:
+    """Unsigned data loses its floor on the way to TensorRT; from there to TensorRT nothing changes."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 8, 6, 6]), 0.02, 0, "uint8")
+    net.node("Conv", [x, net.weight("w", (8, 8, 1, 1))], "y")
+    onnx.save(net.model("y"), tmp_path / "unsigned.onnx")
+    first = relower(tmp_path / "unsigned.onnx", tmp_path / "first.onnx", dialect="tensorrt")
+    assert any("values below 0 were cut off" in note for note in first.notes)
+    second = relower(first.path, tmp_path / "second.onnx", dialect="tensorrt")
+    assert second.notes == ()
+    assert scales(onnx.load(first.path)) == scales(onnx.load(second.path))
