@@ -129,10 +129,14 @@ def set_backend(name: str) -> None:
     Raises:
         UnknownBackendError: No installed backend has this name.
     """
+    _state.active = _installed(name)
+
+
+def _installed(name: str) -> Backend:
+    """Return the installed backend of a name."""
     for backend in discover_backends():
         if backend.name == name:
-            _state.active = backend
-            return
+            return backend
     installed = [backend.name for backend in discover_backends()]
     hint = "Backends are packages: pip install edgeproof-deploy-tensorrt, for example."
     if close := get_close_matches(str(name).lower(), installed, n=1):
@@ -140,12 +144,17 @@ def set_backend(name: str) -> None:
     raise UnknownBackendError(f"no backend is called '{name}'; installed: {known(installed)}.{_losses()} {hint}")
 
 
-def get_backend() -> Backend:
-    """Return the active backend, or the only one installed.
+def get_backend(choice: Backend | str | None = None) -> Backend:
+    """Return the backend that is meant by a choice: itself, one by name, or with `None` the active or only one.
 
     Raises:
+        UnknownBackendError: No installed backend has this name.
         BackendSelectionError: None is installed, or several are and `set_backend` was not called.
     """
+    if isinstance(choice, Backend):
+        return choice
+    if choice is not None:
+        return _installed(choice)
     if _state.active is not None:
         return _state.active
     found = discover_backends()

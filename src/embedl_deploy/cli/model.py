@@ -1,6 +1,7 @@
 """A torch model named on the command line, with its example inputs, transformed for a backend."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +56,15 @@ def _find(module_name: str, attribute: str) -> Any:
 
 
 def _made(found: Any, name: str) -> nn.Module:
-    model = found if isinstance(found, nn.Module) else found()
+    if isinstance(found, nn.Module):
+        return found.eval()
+    if not callable(found):
+        raise InputError(f"{name!r} is a {type(found).__name__}; a torch.nn.Module or a callable for one is needed.")
+    try:
+        inspect.signature(found).bind()
+    except TypeError as exc:
+        raise InputError(f"{name!r} cannot be called without arguments: {exc}; name one that needs none.") from exc
+    model = found()
     if not isinstance(model, nn.Module):
         raise InputError(f"{name!r} gives a {type(model).__name__}; a torch.nn.Module is needed.")
     return model.eval()

@@ -14,15 +14,22 @@ from embedl_deploy.cli import options
 @click.option("--model", help="The original: package.module:callable, or the path of a .pt2 file.")
 @click.option("--calibration", type=options.FILE, help="Statistics that `quantize` wrote: compare the simulation too.")
 @click.option("--backend", help="The backend the file was made with; for --calibration, where several are installed.")
+@click.option(
+    "--min-sqnr",
+    type=float,
+    default=6.0,
+    show_default=True,
+    help="Decibels that every output must reach against the model; another model's come out near 0 or below.",
+)
 @click.option("--html", type=options.FILE, help="Write the report as a page too.")
 @options.as_json
 def command(
-    file: Path, data: Path, model: str | None, calibration: Path | None, backend: str | None, html: Path | None,
-    *, as_json: bool,
+    file: Path, data: Path, model: str | None, calibration: Path | None, backend: str | None, min_sqnr: float,
+    html: Path | None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Run FILE in ONNX Runtime and compare it with integer arithmetic, and with the model it came from.
 
-    Exits with 3 when a quantised boundary lies outside its bound, and names the first.
+    Exits with 3 when a quantised boundary or an output lies outside its bound, and names the first.
     """
     from embedl_deploy.cli.data import batches, by_name  # noqa: PLC0415 - --help needs neither torch nor ONNX
     from embedl_deploy.dialect import input_names  # noqa: PLC0415
@@ -30,7 +37,7 @@ def command(
 
     names = input_names(file)
     samples = (by_name(batch, names) for batch in batches(data))
-    found = verify(file, samples, **_stages(model, calibration, backend, data))
+    found = verify(file, samples, min_sqnr_db=min_sqnr, **_stages(model, calibration, backend, data))
     options.say(found, as_json=as_json)
     if html is not None:
         found.save_html(html)

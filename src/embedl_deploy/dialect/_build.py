@@ -61,16 +61,26 @@ def build_tensorrt(model: onnx.ModelProto) -> Built:
 
 def _build(path: str) -> dict[str, Any]:
     trt = need("tensorrt_rtx")
-    logger = trt.Logger(trt.Logger.ERROR)
+    said: list[str] = []
+
+    class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
+        """Keeps what the compiler complains about: it is the only reason that a failed build has."""
+
+        def __init__(self) -> None:
+            super().__init__()
+
+        def log(self, severity: Any, text: str) -> None:
+            if severity <= trt.ILogger.Severity.ERROR:
+                said.append(text)
+
+    logger = Logger()
     builder = trt.Builder(logger)
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, logger)
     answer: dict[str, Any] = {"version": trt.__version__, "refused": "", "bytes": 0, "layers": 0}
     if not parser.parse_from_file(path):
         lines = [line for index in range(parser.num_errors) for line in parser.get_error(index).desc().splitlines()]
-        # Without a GPU every refusal also complains about the driver.
-        lines = [line for line in lines if "Cuda Runtime" not in line]
-        answer["refused"] = " ".join(lines) or "no reason given"
+        answer["refused"] = _reason(lines)
         return answer
     config = builder.create_builder_config()
     config.num_compute_capabilities = 1
@@ -87,9 +97,15 @@ def _build(path: str) -> dict[str, Any]:
     config.add_optimization_profile(profile)
     engine = builder.build_serialized_network(network, config)
     if engine is None:
-        answer["refused"] = "the network was parsed, and no engine could be built"
+        answer["refused"] = f"the network was parsed, and no engine could be built: {_reason(said)}"
         return answer
     return {**answer, "bytes": engine.nbytes, "layers": network.num_layers}
+
+
+def _reason(lines: list[str]) -> str:
+    """Join what the compiler said; without a GPU every refusal also complains about the driver."""
+    found = [line.strip() for line in lines if line.strip() and "Cuda Runtime" not in line]
+    return " ".join(dict.fromkeys(found)) or "no reason given"
 
 
 if __name__ == "__main__":

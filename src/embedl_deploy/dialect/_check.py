@@ -176,7 +176,9 @@ def _verdicts(parts: Parts, found: Iterable[Kernel], dialect: Dialect, modules: 
             node.name, node.op_type, modules.get(node.name, ""), kernel.name, state, kernel.reason
         )
         for name in kernel.covers:
-            by_name[name] = Verdict(name, "", modules.get(name, ""), kernel.name, "taken", f"done by {node.name}")
+            by_name[name] = Verdict(
+                name, "", modules.get(name, ""), kernel.name, "taken", f"fused into {node.op_type} {node.name}"
+            )
     rows = []
     for node in parts.graph.node:
         row = by_name[node.name]

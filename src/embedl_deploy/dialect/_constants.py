@@ -1,5 +1,6 @@
 """Weights and biases in a dialect's number format."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from onnx import numpy_helper
 from embedl_deploy.dialect._dialects import Dialect
 from embedl_deploy.dialect._model import Parts, Weight, attribute
 from embedl_deploy.dialect._numbers import LIMITS, Params, counterpart, for_range, resign
-from embedl_deploy.dialect._place import WEIGHTED, View, can_hold
+from embedl_deploy.dialect._place import CONVOLUTIONS, WEIGHTED, View, can_hold
 
 # An int32 accumulator holds the products too: a bias may use half of it.
 _BIAS_LIMIT = 2.0**30
@@ -75,7 +76,7 @@ def convert_weights(parts: Parts, dialect: Dialect) -> None:
             _to_float(parts, name)  # a bias: float in the canonical form
             continue
         used_in_float = all(node.op_type not in dialect.integers for node, _ in readers.get(name, []))
-        lacking = _lacks(weight, dialect)
+        lacking = _lacks(weight, dialect, readers.get(name, []))
         if used_in_float or lacking:
             _to_float(parts, name)
             parts.notes.append(f"{name}: {lacking or 'its operator runs in float'} in {dialect.name}; kept in float.")
@@ -83,11 +84,13 @@ def convert_weights(parts: Parts, dialect: Dialect) -> None:
         parts.weights[name] = _converted(parts, name, weight, dialect)
 
 
-def _lacks(weight: Weight, dialect: Dialect) -> str:
+def _lacks(weight: Weight, dialect: Dialect, readers: Sequence[tuple[onnx.NodeProto, int]]) -> str:
     """Say what a dialect lacks for a weight, or nothing."""
     kind = weight.params.type
     if kind not in dialect.types and counterpart(kind, signed=True) not in dialect.types:
         return f"no {kind} weights"
+    if kind in dialect.no_conv_types and any(node.op_type in CONVOLUTIONS for node, _ in readers):
+        return f"no {kind} weights in convolutions"
     return "no weights in blocks" if weight.params.block and not dialect.weight_blocks else ""
 
 
@@ -98,9 +101,11 @@ def lacking(parts: Parts, dialect: Dialect) -> dict[str, str]:
         for name, params in parts.params.items()
         if not can_hold(dialect, params)
     }
+    readers = View(parts).readers
     for name, weight in parts.weights.items():
-        if weight.params.type != "int32" and _lacks(weight, dialect):
-            found[name] = _lacks(weight, dialect).removeprefix("no ")
+        lack = "" if weight.params.type == "int32" else _lacks(weight, dialect, readers.get(name, []))
+        if lack:
+            found[name] = lack.removeprefix("no ")
     return found
 
 

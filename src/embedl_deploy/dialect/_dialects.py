@@ -35,6 +35,7 @@ class Dialect:
         fixed: Output scale and zero point (of int8) that the runtime prescribes, by operator.
         types: Types of quantised tensors that the runtime can read at all.
         activation_types: The ones among them that activations may have.
+        no_conv_types: The ones among them that weights of convolutions may not have.
         weight_blocks: Whether weights may have one scale per block.
         float_types: Types the rest of the graph may have.
         opset: Lowest opset of the written file.
@@ -55,6 +56,7 @@ class Dialect:
     fixed: tuple[tuple[str, float, int], ...] = ()
     types: frozenset[str] = frozenset({"int8", "uint8"})
     activation_types: frozenset[str] = frozenset({"int8", "uint8"})
+    no_conv_types: frozenset[str] = frozenset()
     weight_blocks: bool = False
     float_types: tuple[str, ...] = ("float32",)
     opset: int = 13
@@ -77,6 +79,7 @@ TENSORRT = Dialect(
     skip_only=True,
     types=frozenset({"int8", "int4", "float8e4m3fn"}),
     activation_types=frozenset({"int8", "float8e4m3fn"}),
+    no_conv_types=frozenset({"int4"}),
     weight_blocks=True,
     float_types=("float32", "float16"),
 )

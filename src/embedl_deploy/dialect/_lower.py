@@ -13,7 +13,7 @@ from embedl_deploy.dialect._half import halve
 from embedl_deploy.dialect._model import DIALECT, NOTES, ORIGIN, Parts, opset_of, read, set_metadata, write
 from embedl_deploy.dialect._opset import raise_opset
 from embedl_deploy.dialect._origin import recall, remember
-from embedl_deploy.dialect._place import convert_formats, place, share_scales, show_floors
+from embedl_deploy.dialect._place import convert_formats, cut_at_zero, place, share_scales, show_floors
 from embedl_deploy.errors import DialectError, ModelFileError, known
 
 _INTEGER_OPERATORS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"})
@@ -44,12 +44,13 @@ def lower(
     target = get_dialect(dialect)
     _check(model, target, scales, float_type)
     parts = read(raise_opset(model, target.opset))
+    cut = cut_at_zero(parts)
     needed = _needed_opset(parts, target, float_type)
     parts = recall(parts if needed <= parts.opset else read(raise_opset(model, needed)))
     _refuse(parts, target, fallback=fallback)
     before = copy.deepcopy(parts)
     if not target.zero_point:
-        show_floors(parts)
+        show_floors(parts, cut)
     place(parts, target)
     convert_formats(parts, target, refit=scales == "refit")
     share_scales(parts, target)

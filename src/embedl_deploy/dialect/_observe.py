@@ -1,6 +1,6 @@
 """Ranges that a file does not tell, measured by running its float graph over samples."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,36 @@ from onnx import helper, numpy_helper
 from embedl_deploy.dialect._model import Parts
 from embedl_deploy.errors import InputError
 
-Sample = Mapping[str, np.ndarray]
+Sample = Any
+
+
+def to_array(value: Any) -> np.ndarray:
+    """Return a tensor or array-like as an array."""
+    if hasattr(value, "detach"):  # a tensor; files need no torch
+        value = value.detach().cpu().numpy()
+    return np.asarray(value)
+
+
+def by_input(sample: Sample, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return a sample as arrays by the names of a model's inputs.
+
+    Args:
+        sample: A tensor or array, a tuple of them in the order of the inputs, or any of them by name.
+        names: The inputs.
+
+    Raises:
+        InputError: It has another number of inputs, or holds a number that is not finite.
+    """
+    if not isinstance(sample, Mapping):
+        values = sample if isinstance(sample, list | tuple) else (sample,)
+        if len(values) != len(names):
+            raise InputError(f"A sample has {len(values)} inputs; the file wants {len(names)}: {list(names)}.")
+        sample = dict(zip(names, values, strict=True))
+    feed = {str(name): to_array(value) for name, value in sample.items()}
+    for name, value in feed.items():
+        if np.issubdtype(value.dtype, np.floating) and not np.isfinite(value).all():
+            raise InputError(f"A sample holds NaN or infinity in {name!r}; look at the data.")
+    return feed
 
 
 def float_model(parts: Parts) -> onnx.ModelProto:
@@ -30,10 +59,11 @@ def observe(parts: Parts, samples: Iterable[Sample]) -> None:
     """
     model = float_model(parts)
     session, names = _session(model, parts)
+    inputs = [value.name for value in session.get_inputs()]
     count = 0
     for sample in samples:
         count += 1
-        for name, values in zip(names, run(session, names, sample), strict=True):
+        for name, values in zip(names, run(session, names, by_input(sample, inputs)), strict=True):
             if np.issubdtype(values.dtype, np.floating) and values.size:
                 _widen(parts, name, values, first=count == 1)
     if not count:
@@ -68,7 +98,7 @@ def make_session(model: onnx.ModelProto, **settings: Any) -> ort.InferenceSessio
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def run(session: ort.InferenceSession, names: list[str] | None, sample: Sample) -> list[np.ndarray]:
+def run(session: ort.InferenceSession, names: list[str] | None, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Run a session.
 
     Raises:

@@ -17,7 +17,8 @@ from embedl_deploy.dialect._numbers import (
     unzero,
 )
 
-WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+WEIGHTED = CONVOLUTIONS | {"Gemm", "MatMul"}
 _TRANSPARENT = MOVES | {"Resize"}
 _KNOWN_RANGES = {"Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0), "HardSigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
 _REDUCTIONS = frozenset({"ReduceMean", "ReduceMax"})
@@ -120,11 +121,15 @@ def place(parts: Parts, dialect: Dialect) -> None:
     parts.prune()
 
 
-def show_floors(parts: Parts) -> None:
+def show_floors(parts: Parts, cut: frozenset[str]) -> None:
     """Spell a Relu out that stands in the zero point alone.
 
     Tools leave the Relu away where the zero point at the type's minimum cuts off what is negative; a dialect without
     zero points needs it back. Data that enters the network was never cut off by a Relu: there it is told in a note.
+
+    Args:
+        parts: The model.
+        cut: Tensors that the file as it was read cuts off at 0; its origin may have cut off more.
     """
     place_of = {name: number for number, node in enumerate(parts.graph.node) for name in node.output}
     for name in sorted(parts.params, key=lambda name: place_of.get(parts.tensor_of[name], -1)):
@@ -132,9 +137,16 @@ def show_floors(parts: Parts) -> None:
         if params.type not in LIMITS or params.bounds[0] != 0 or view.is_nonnegative(tensor):
             continue
         if tensor not in view.maker:
-            parts.notes.append(f"{tensor}: values below 0 were cut off by the zero point and are not any more.")
+            if tensor in cut:
+                parts.notes.append(f"{tensor}: values below 0 were cut off by the zero point and are not any more.")
             continue
         _floor(parts, view, name)
+
+
+def cut_at_zero(parts: Parts) -> frozenset[str]:
+    """Return the tensors whose format holds nothing below 0."""
+    formats = ((parts.tensor_of[name], params) for name, params in parts.params.items())
+    return frozenset(tensor for tensor, params in formats if params.type in LIMITS and params.bounds[0] == 0)
 
 
 def _floor(parts: Parts, view: View, boundary: str) -> None:

@@ -58,7 +58,7 @@ def relower(
         scales: As for `lower`.
         float_type: As for `lower`.
         fallback: As for `lower`.
-        samples: Inputs by name, to observe ranges on that the file does not tell and the dialect asks for.
+        samples: Inputs, each as for `verify`; ranges that the file does not tell and the dialect asks for are observed.
 
     Raises:
         ModelFileError: The file cannot be read, has no Q/DQ, or cannot be written.

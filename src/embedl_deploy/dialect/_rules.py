@@ -6,7 +6,7 @@ import onnx
 from embedl_deploy.dialect._dialects import MOVES, Dialect
 from embedl_deploy.dialect._fuse import Kernel
 from embedl_deploy.dialect._model import Parts
-from embedl_deploy.dialect._place import WEIGHTED, View
+from embedl_deploy.dialect._place import CONVOLUTIONS, WEIGHTED, View
 
 _EPILOGUE = frozenset(
     {"Relu", "Clip", "Sigmoid", "LeakyRelu", "HardSwish", "HardSigmoid", "Mul", "Gelu", "Elu", "Tanh"}
@@ -16,7 +16,9 @@ _EPILOGUE = frozenset(
 def predict(parts: Parts, dialect: Dialect) -> list[Kernel]:
     """Return a kernel for every node, with the reason where one stays float."""
     rules = _Rules(parts, dialect)
-    return [rules.kernel(node) for node in parts.graph.node]
+    found = [rules.kernel(node) for node in parts.graph.node]
+    covered = {name for kernel in found for name in kernel.covers}
+    return [kernel for kernel in found if kernel.node.name not in covered]
 
 
 class _Rules:
@@ -30,7 +32,21 @@ class _Rules:
         if reason:
             return Kernel(node, node.op_type, False, reason, (), node.output[0], None)
         kind = self._kind(node).upper()
-        return Kernel(node, f"{kind} {node.op_type}", True, self._slow(node), (), node.output[0], None)
+        return Kernel(
+            node, f"{kind} {node.op_type}", True, self._slow(node), self._epilogue(node), node.output[0], None
+        )
+
+    def _epilogue(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """Name what melts into an integer operator: the addition of a bias, and the activation after it."""
+        if node.op_type not in WEIGHTED | {"Add"}:
+            return ()
+        last = self.view.bias_tail(node)
+        found = [] if last is node else [last.name]
+        after = self.view.only_reader(last.output[0])
+        if after is not None and (after.name, 0) not in self.parts.edges:
+            pointwise = self.dialect.skip_only and after.op_type in _EPILOGUE - {"Mul"}
+            found += [after.name] if pointwise or self.view.is_floor(after) else []
+        return tuple(found)
 
     def _formats(self, node: onnx.NodeProto) -> list[str]:
         """Name the formats of a node's quantised inputs."""
@@ -56,6 +72,8 @@ class _Rules:
             kinds = self.dialect.types if weight else self.dialect.activation_types
             if params.type not in kinds:
                 return f"refused: {self.dialect.name} reads no {params.type} ({boundary or name!r})"
+            if weight and params.type in self.dialect.no_conv_types and node.op_type in CONVOLUTIONS:
+                return f"refused: {self.dialect.name} reads no {params.type} in a convolution ({name!r})"
             free = self.dialect.weight_zero_point if weight else self.dialect.zero_point
             if not free and np.any(params.zero_point):
                 return f"refused: {self.dialect.name} reads no zero point other than 0 ({boundary or name!r})"

@@ -36,6 +36,7 @@ def export_onnx(
     dialect: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_batch: bool = False,
+    fallback: bool = False,
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
 ) -> Path:
@@ -51,22 +52,25 @@ def export_onnx(
             from which `relower` makes any of them.
         kwargs: Example keyword inputs.
         dynamic_batch: Leave the first dimension of every input open.
+        fallback: Leave in float what the dialect cannot express, instead of refusing.
         input_names: Names of the inputs in the file.
         output_names: Names of the outputs in the file.
 
     Raises:
-        ExportError: The model is not calibrated, or torch cannot export it.
+        ExportError: The model is not calibrated, the folder is missing, or torch cannot export it.
         DialectError: The dialect is unknown or cannot express the model.
     """
     if dialect is not None:
         dialects.get_dialect(dialect)
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise ExportError(f"there is no folder '{target.parent}' to write '{target.name}' to; make it first.")
     _check(model)
     frozen = freeze(model)
     proto = _export(frozen, args, dict(kwargs or {}), dynamic_batch, input_names, output_names)
     _finish(proto, model, frozen)
     if dialect is not None:
-        proto = dialects.lower(proto, dialect)
-    target = Path(path)
+        proto = dialects.lower(proto, dialect, fallback=fallback)
     onnx.save(proto, target)
     return target
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from html import escape
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ class OutputRow:
         max_error: Largest absolute difference.
         sqnr_db: Signal over difference, in decibels; infinite when there is no difference.
         agreement: Share of samples whose largest entry is at the same place.
+        bound_db: What `sqnr_db` must reach.
     """
 
     output: str
@@ -28,6 +31,12 @@ class OutputRow:
     max_error: float
     sqnr_db: float
     agreement: float
+    bound_db: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the output is near enough; one that is not a number never is."""
+        return self.sqnr_db >= self.bound_db
 
 
 @dataclass(frozen=True)
@@ -68,12 +77,16 @@ class Verification:
         boundaries: A row per quantised boundary, in the order of the graph.
         samples: How many samples were run.
         notes: What could not be compared, and why.
+        file: The file's name, empty for a model in memory.
+        dialect: What the file was written for, where it tells.
     """
 
     outputs: tuple[OutputRow, ...]
     boundaries: tuple[BoundaryRow, ...]
     samples: int
     notes: tuple[str, ...] = ()
+    file: str = ""
+    dialect: str = ""
 
     @property
     def first_outside(self) -> BoundaryRow | None:
@@ -81,16 +94,22 @@ class Verification:
         return next((row for row in self.boundaries if not row.inside), None)
 
     @property
+    def first_far(self) -> OutputRow | None:
+        """The first output that is further from another stage's than its bound."""
+        return next((row for row in self.outputs if not row.inside), None)
+
+    @property
     def passed(self) -> bool:
-        """Whether every boundary is within its bound."""
-        return self.first_outside is None
+        """Whether every boundary and every output is within its bound."""
+        return self.first_outside is None and self.first_far is None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data; an infinite SQNR is None."""
+        """Return everything as JSON-able data; a number that is not finite is None."""
         data = asdict(self)
+        for row, source in zip(data["outputs"], self.outputs, strict=True):
+            row["inside"] = source.inside
         for row in (*data["outputs"], *data["boundaries"]):
-            if row["sqnr_db"] == float("inf"):
-                row["sqnr_db"] = None
+            row.update({key: None for key, value in row.items() if isinstance(value, float) and not isfinite(value)})
         return {**data, "passed": self.passed}
 
     def __str__(self) -> str:
@@ -102,20 +121,34 @@ class Verification:
     @property
     def verdict(self) -> str:
         """The result in a sentence."""
-        row = self.first_outside
-        if row is None:
-            return f"All {len(self.boundaries)} boundaries are within their bounds on {self.samples} samples."
-        made = f"{row.kernel} {row.module or ''}".strip()
-        return f"First boundary outside its bound: {row.tensor!r}, made by {made}."
+        row, far = self.first_outside, self.first_far
+        if row is not None:
+            made = f"{row.kernel} {row.module or ''}".strip()
+            return f"FAIL: First boundary outside its bound: {row.tensor!r}, made by {made}."
+        if far is not None:
+            return (
+                f"FAIL: Output {far.output!r} of {far.stage} against {far.against}: SQNR {far.sqnr_db:.1f} dB, below "
+                f"the bound of {far.bound_db:.1f} dB. Is this the model that the file was made from?"
+            )
+        if not self.boundaries:
+            return f"PASS: All outputs are within their bounds on {self.samples} samples; the file has no Q/DQ."
+        return (
+            f"PASS: All {len(self.boundaries)} boundaries and all outputs are within their bounds on "
+            f"{self.samples} samples."
+        )
 
     def save_html(self, path: str | Path) -> Path:
         """Write the report as one page."""
+        when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        what = ", ".join(item for item in (self.file or "a model in memory", self.dialect, when) if item)
+        mark = "inside" if self.passed else "outside"
         parts = [
             "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Verification</title>",
-            f"<style>{_STYLE}</style></head><body><h1>Verification</h1><p>{escape(self.verdict)}</p>",
+            f"<style>{_STYLE}</style></head><body><h1>Verification</h1><p>{escape(what)}</p>",
+            f"<p class='{mark}'><strong>{escape(self.verdict)}</strong></p>",
             *(f"<p>{escape(note)}</p>" for note in self.notes),
             "<h2>Outputs</h2>",
-            _page_table(_OUTPUT_HEAD, _output_cells(self.outputs), [True] * len(self.outputs)),
+            _page_table(_OUTPUT_HEAD, _output_cells(self.outputs), [row.inside for row in self.outputs]),
             "<h2>Quantised boundaries</h2>",
             _page_table(_BOUNDARY_HEAD, _boundary_cells(self.boundaries), [row.inside for row in self.boundaries]),
             "</body></html>",
@@ -125,13 +158,14 @@ class Verification:
         return target
 
 
-_OUTPUT_HEAD = ("output", "stage", "against", "max error", "SQNR dB", "agreement")
+_OUTPUT_HEAD = ("output", "stage", "against", "max error", "SQNR dB", "bound", "agreement", "")
 _BOUNDARY_HEAD = ("tensor", "module", "kernel", "kernel LSB", "bound", "layer LSB", "simulated LSB", "SQNR dB", "")
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #e4e4e4; }
 th { color: #666; font-weight: 500; } .outside { background: #fde8e8; }
+.inside { background: #e6f6e8; }
 """
 
 
@@ -143,9 +177,10 @@ def _decibels(value: float | None) -> str:
 
 def _output_cells(rows: Sequence[OutputRow]) -> list[list[str]]:
     return [
-        [row.output, row.stage, row.against, f"{row.max_error:.3g}", _decibels(row.sqnr_db), f"{row.agreement:.1%}"]
+        [row.output, row.stage, row.against, f"{row.max_error:.3g}", _decibels(row.sqnr_db), f"{row.bound_db:.1f}",
+         f"{row.agreement:.1%}", "" if row.inside else "OUTSIDE"]
         for row in rows
-    ]
+    ]  # fmt: skip
 
 
 def _boundary_cells(rows: Sequence[BoundaryRow]) -> list[list[str]]:

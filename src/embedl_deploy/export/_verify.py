@@ -2,13 +2,15 @@
 
 Differences grow with depth, so a limit on the output says little. Two bounds are checked at every boundary instead,
 where nothing has grown yet: the runtime's kernel against exact integer arithmetic on the integers the runtime had
-before it, and the simulation in torch against the file's operators on the values the simulation had before it.
+before it, and the simulation in torch against the file's operators on the values the simulation had before it. The
+outputs have a low floor only, which tells another model from the same one.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,15 +22,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from embedl_deploy.dialect._files import load
-from embedl_deploy.dialect._model import LABELS, MODULES, metadata
-from embedl_deploy.dialect._observe import make_session, run
+from embedl_deploy.dialect._model import DIALECT, LABELS, MODULES, metadata
+from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array
 from embedl_deploy.errors import InputError, ModelFileError
 from embedl_deploy.export._verification import BoundaryRow, OutputRow, Verification
 from embedl_deploy.integer import IntegerModel
 from embedl_deploy.nn import QuantStub
 
 Stage = Callable[..., Any]
-Sample = Any
 # Both sides of a boundary round, so they may be one step apart; the rest is for sums in another order.
 _LAYER_BOUND = 1.01
 
@@ -40,6 +41,7 @@ def verify(
     original: Stage | None = None,
     transformed: Stage | None = None,
     simulated: Stage | None = None,
+    min_sqnr_db: float = 6.0,
 ) -> Verification:
     """Compare an exported file with the models it came from, in ONNX Runtime on this machine.
 
@@ -49,20 +51,29 @@ def verify(
         original: The model before anything was done to it.
         transformed: The model after conversions and fusions.
         simulated: The quantised model in torch; its boundaries are compared with the file's.
+        min_sqnr_db: What every output must reach against the other stages. Models that have nothing to do with each
+            other come out near 0 or below; raise it to demand a quality.
 
     Raises:
         ModelFileError: The file cannot be read.
-        InputError: There are no samples, or one does not fit.
+        InputError: There are no samples, or one does not fit or is not finite.
     """
     stages = {"original": original, "transformed": transformed, "simulated": simulated}
-    work = _Work(load(exported), {name: stage for name, stage in stages.items() if stage is not None})
+    model = load(exported)
+    work = _Work(model, {name: stage for name, stage in stages.items() if stage is not None})
     count = 0
     for sample in samples:
         work.take(sample)
         count += 1
     if not count:
         raise InputError("There are no samples to verify with; give at least one.")
-    return Verification(work.output_rows(), work.boundary_rows(), count, tuple(work.notes))
+    file = "" if isinstance(exported, onnx.ModelProto) else Path(exported).name
+    dialect = metadata(model).get(DIALECT, "")
+    if dialect and not dialect.startswith("onnxruntime"):
+        work.notes.append(f"Judged with ONNX Runtime's kernels on this machine; those of {dialect} were not run.")
+    return Verification(
+        work.output_rows(min_sqnr_db), work.boundary_rows(), count, tuple(work.notes), file, dialect
+    )  # fmt: skip
 
 
 class _Tally:
@@ -75,10 +86,12 @@ class _Tally:
     def add(self, reference: np.ndarray, values: np.ndarray) -> None:
         if reference.shape != values.shape:
             raise InputError(f"Outputs have the shapes {reference.shape} and {values.shape}: not the same model.")
-        difference = values.astype(np.float64) - reference.astype(np.float64)
-        self.signal += float(np.sum(reference.astype(np.float64) ** 2))
+        wanted = reference.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # an output that is not finite makes the result no number: it is judged
+            difference = values.astype(np.float64) - wanted
+        self.signal += float(np.sum(wanted**2))
         self.noise += float(np.sum(difference**2))
-        self.largest = max(self.largest, float(np.max(np.abs(difference), initial=0.0)))
+        self.largest = float(np.maximum(self.largest, np.max(np.abs(difference), initial=0.0)))
         first, second = np.atleast_2d(reference), np.atleast_2d(values)
         flat = (first.shape[0], -1)
         self.same += int(np.sum(first.reshape(flat).argmax(1) == second.reshape(flat).argmax(1)))
@@ -114,7 +127,7 @@ class _Work:
 
     def take(self, sample: Sample) -> None:
         """Run every stage on one sample."""
-        feed = self._feed(sample)
+        feed = by_input(sample, self.inputs)
         taps: dict[str, np.ndarray] = {}
         results: dict[str, list[np.ndarray]] = {}
         for name, stage in self.stages.items():
@@ -122,7 +135,9 @@ class _Work:
         results["file"] = run(self.plain, None, feed)
         results["integer"] = [self.integer.run(feed).outputs[name] for name in self.outputs]
         self._compare_outputs(results)
-        given = dict(zip(self.watched, run(self.tapped, list(self.watched.values()), feed), strict=True))
+        # Asked for no name, ONNX Runtime gives every output.
+        values = run(self.tapped, list(self.watched.values()), feed) if self.watched else []
+        given = dict(zip(self.watched, values, strict=True))
         self._compare_kernels(feed, given)
         self._compare_taps(given, taps)
         if taps:
@@ -142,14 +157,6 @@ class _Work:
             self.notes += [note] if note not in self.notes else []
             return session
 
-    def _feed(self, sample: Sample) -> dict[str, np.ndarray]:
-        if isinstance(sample, Mapping):
-            return {str(name): _array(value) for name, value in sample.items()}
-        values = sample if isinstance(sample, list | tuple) else (sample,)
-        if len(values) != len(self.inputs):
-            raise InputError(f"A sample has {len(values)} inputs; the file wants {len(self.inputs)}: {self.inputs}.")
-        return dict(zip(self.inputs, map(_array, values), strict=True))
-
     def _call(self, stage: Stage, feed: dict[str, np.ndarray], taps: dict[str, np.ndarray] | None) -> list[np.ndarray]:
         """Call a model in torch, in eval mode, watching its boundaries if asked."""
         tensors = [torch.from_numpy(feed[name]) for name in self.inputs]
@@ -162,13 +169,13 @@ class _Work:
                 if taps is not None:
                     self._tap(stage, taps, stack)
             result = stage(*tensors)
-        return [_array(leaf) for leaf in pytree.tree_leaves(result)]
+        return [to_array(leaf) for leaf in pytree.tree_leaves(result)]
 
     def _tap(self, model: nn.Module, taps: dict[str, np.ndarray], stack: ExitStack) -> None:
         def keep(stub: nn.Module, _args: Any, value: Any) -> None:
             assert isinstance(stub, QuantStub)
             if stub.quantizes and stub.label in self.labels:
-                taps[self.labels[stub.label]] = _array(value)
+                taps[self.labels[stub.label]] = to_array(value)
 
         for part in model.modules():
             if isinstance(part, QuantStub):
@@ -217,9 +224,9 @@ class _Work:
             steps = np.abs(np.clip(made[tensor], low, high) - taps[tensor]) / float(params.scale)
             self.layers[boundary] = max(self.layers.get(boundary, 0.0), float(steps.max(initial=0.0)))
 
-    def output_rows(self) -> tuple[OutputRow, ...]:
+    def output_rows(self, bound: float) -> tuple[OutputRow, ...]:
         return tuple(
-            OutputRow(name, stage, against, tally.largest, tally.decibels, tally.same / max(tally.rows, 1))
+            OutputRow(name, stage, against, tally.largest, tally.decibels, tally.same / max(tally.rows, 1), bound)
             for (name, stage, against), tally in self.tallies.items()
         )
 
@@ -270,10 +277,3 @@ def _with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelPro
 def _line(exc: Exception) -> str:
     """Return the first line of an exception's text."""
     return next((line.strip() for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
-
-
-def _array(value: Any) -> np.ndarray:
-    """Return a tensor or array-like as an array."""
-    if isinstance(value, torch.Tensor):
-        return np.asarray(value.detach().cpu().numpy())
-    return np.asarray(value)

@@ -49,6 +49,15 @@ class NumberFormat:
             return FP8_MAX
         return float(2 ** (self.precision.bits - int(self.signed)) - 1)
 
+    def to_state(self) -> dict[str, Any]:
+        """Return plain data for a file."""
+        return {"precision": self.precision.value, "signed": self.signed}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "NumberFormat":
+        """Read plain data of a file."""
+        return cls(Precision(state["precision"]), bool(state["signed"]))
+
     @property
     def name(self) -> str:
         """The ONNX name of the type."""

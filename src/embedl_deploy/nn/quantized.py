@@ -102,12 +102,14 @@ class QuantStub(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Save what is no tensor."""
-        return {"calibrated": self.calibrated, "mode": self.mode.value}
+        return {"calibrated": self.calibrated, "mode": self.mode.value, "form": self.form.to_state()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Load what is no tensor."""
         self.calibrated = bool(state["calibrated"])
         self.mode = Mode(state["mode"])
+        # Scales and zero points mean nothing in another format.
+        self.form = NumberFormat.from_state(state["form"])
 
     def extra_repr(self) -> str:
         """Name the value, the format and the range."""
@@ -242,12 +244,16 @@ class WeightQuantizer(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Save what is no tensor."""
-        return {"calibrated": self.calibrated, "mode": self.mode.value}
+        shared = {"axis": self.axis, "block": self.block}
+        return {"calibrated": self.calibrated, "mode": self.mode.value, "form": self.form.to_state(), **shared}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Load what is no tensor."""
         self.calibrated = bool(state["calibrated"])
         self.mode = Mode(state["mode"])
+        # Scales mean nothing in another format, or spread over other elements.
+        self.form = NumberFormat.from_state(state["form"])
+        self.axis, self.block = state["axis"], state["block"]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take scales of any shape: an uncalibrated quantiser does not know its own yet."""

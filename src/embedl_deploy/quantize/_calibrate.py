@@ -35,8 +35,8 @@ def calibrate(
     Args:
         model: What `insert_qdq` made.
         forward_loop: A function that runs the calibration batches through the model it is given; or the batches
-            themselves (a tensor, a tuple of inputs of which those beyond the model's are left out, or a dictionary);
-            or statistics from an earlier run, and then no data is needed.
+            themselves (a tensor or array, a tuple of inputs of which those beyond the model's are left out, or a
+            dictionary); or statistics from an earlier run, and then no data is needed.
         config: How ranges are found, when it should differ from what the model was made with.
         progress: Count batches on the error stream.
 
@@ -53,6 +53,11 @@ def calibrate(
 def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = False) -> Calibration:
     """Run the data through the float model and keep the statistics of every stub."""
     setup_of(model)
+    if isinstance(forward_loop, torch.Tensor | Mapping | str) or _is_array(forward_loop):
+        raise CalibrationError(
+            f"forward_loop is one {type(forward_loop).__name__}; it is a list or loader of batches, "
+            "or a function that runs them: for a single batch give [batch]."
+        )
     statistics = {name: Histogram() for name, stub in stubs_of(model) if stub.fixed is None}
     with _watching(model, statistics), evaluating([model]):
         if callable(forward_loop):
@@ -122,8 +127,8 @@ def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) ->
             raise
         except Exception as exc:
             raise CalibrationError(
-                f"the model does not take batch {number} ({_describe(batch)}): {exc}. "
-                "Batches are a tensor, a tuple of the model's inputs, or a dictionary of them."
+                f"the model does not take batch {number} ({describe(batch)}): {exc}. "
+                "Batches are a tensor or array, a tuple of the model's inputs, or a dictionary of them."
             ) from exc
         if progress:
             sys.stderr.write(f"\rcalibrating: batch {number}{'' if total is None else f' of {total}'}")
@@ -135,18 +140,28 @@ def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) ->
 def as_call(batch: Any, inputs: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return positional and keyword inputs of a batch; labels behind the inputs are left out."""
     if isinstance(batch, Mapping):
-        return (), dict(batch)
+        return (), {name: _as_tensor(one) for name, one in batch.items()}
     if isinstance(batch, list | tuple):
-        return tuple(batch[:inputs]), {}
-    return (batch,), {}
+        return tuple(_as_tensor(one) for one in batch[:inputs]), {}
+    return (_as_tensor(batch),), {}
 
 
-def _describe(batch: Any) -> str:
+def _as_tensor(value: Any) -> Any:
+    """Return NumPy's arrays as tensors, and anything else as it is."""
+    return torch.as_tensor(value) if _is_array(value) else value
+
+
+def _is_array(value: object) -> bool:
+    """Say whether a value is NumPy's, which need not be installed."""
+    return hasattr(value, "__array_interface__")
+
+
+def describe(batch: Any) -> str:
     """Name what a batch is made of."""
-    if isinstance(batch, torch.Tensor):
+    if isinstance(batch, torch.Tensor) or _is_array(batch):
         return f"shape {tuple(batch.shape)}, {batch.dtype}"
     if isinstance(batch, list | tuple):
-        return ", ".join(_describe(one) for one in batch)
+        return ", ".join(describe(one) for one in batch)
     return type(batch).__name__
 
 

@@ -23,6 +23,9 @@ class Calibration:
 
     statistics: Mapping[str, Histogram] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Calibration: {len(self.statistics)} tensors, {self.batches} batches>"
+
     @property
     def batches(self) -> int:
         """How many batches were seen."""
@@ -66,5 +69,7 @@ class Calibration:
         except FileNotFoundError as exc:
             raise CalibrationError(f"there is no calibration file '{path}'; Calibration.save writes one.") from exc
         except Exception as exc:
-            raise CalibrationError(f"'{path}' is no calibration file ({exc}); Calibration.save writes one.") from exc
+            raise CalibrationError(
+                f"'{path}' is no calibration file, or a damaged one; Calibration.save writes one."
+            ) from exc
         return cls(statistics)

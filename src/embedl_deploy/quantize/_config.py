@@ -71,7 +71,9 @@ class TensorQuantConfig:
 
 @dataclass(frozen=True)
 class ModulesToSkip:
-    """Layers to leave alone: module instances, module types, or qualified names (a name covers what is inside it).
+    """Layers to leave alone: module instances, module types (or their names), or qualified names.
+
+    A name covers what is inside it.
 
     Attributes:
         stub: No quantise/dequantise pair on the values of these layers.
@@ -104,6 +106,12 @@ class QuantConfig:
 
     def __post_init__(self) -> None:
         """Check what no target can run."""
+        for name, kind in (("activation", TensorQuantConfig), ("weight", TensorQuantConfig), ("skip", ModulesToSkip)):
+            if not isinstance(value := getattr(self, name), kind):
+                example = f"ModulesToSkip.layers({value!r})" if name == "skip" else "TensorQuantConfig(...)"
+                raise QuantizationError(f"{name} is {value!r}; it is a {kind.__name__}: give {example}.")
+        if self.activation.block_size:
+            raise QuantizationError("blocks are for INT4 weights; leave block_size of activations out.")
         if self.activation.per_channel:
             raise QuantizationError("activations have one scale per tensor on every target; leave per_channel out.")
         if self.activation.precision is Precision.INT4:

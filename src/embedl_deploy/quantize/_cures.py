@@ -7,9 +7,9 @@ A cure that does not raise it is undone, and the report says so.
 import contextlib
 import copy
 import enum
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Union
 
 import torch
 from torch import fx, nn
@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from embedl_deploy._run import evaluating
 from embedl_deploy._table import table
+from embedl_deploy.errors import QuantizationError, known
 from embedl_deploy.nn import Mode, QuantizedConv, QuantizedLinear, QuantStub
 from embedl_deploy.nn.number import Precision
 from embedl_deploy.quantize._balance import Site, balance, factors, sites
@@ -33,6 +34,7 @@ _ROUGH_DB = 32.0
 _MOST_ROUNDED = 12
 _ROUNDING_STEPS = 150
 
+Cures = Union["Cure", str, Iterable[Union["Cure", str]]]
 Layer = QuantizedConv | QuantizedLinear
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -45,6 +47,24 @@ class Cure(enum.Enum):
     WEIGHT_RANGES = "weight ranges"
     ROUNDING = "learned rounding"
     BIAS = "bias correction"
+
+    @classmethod
+    def chosen(cls, cures: "Cures") -> tuple["Cure", ...]:
+        """Return cures for what a user wrote: one or several, themselves or by name.
+
+        Raises:
+            QuantizationError: A name is no cure's.
+        """
+        several = (cures,) if isinstance(cures, Cure | str) or not isinstance(cures, Iterable) else tuple(cures)
+        return tuple(cls._named(one) for one in several)
+
+    @classmethod
+    def _named(cls, cure: object) -> "Cure":
+        """Return the cure that is meant by a name as it stands in code or in a report."""
+        for one in cls:
+            if cure is one or (isinstance(cure, str) and cure.lower() in (one.name.lower(), one.value)):
+                return one
+        raise QuantizationError(f"{cure!r} is no cure; they are {known(one.name for one in cls)}.")
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def run_layer(
 
 
 def insert_qdq(
-    model: nn.Module, matches: Placement, config: QuantConfig | None = None, *, symmetric: bool = True
+    model: nn.Module, matches: Placement, config: QuantConfig | None = None, *, symmetric: bool | None = None
 ) -> fx.GraphModule:
     """Put quantise/dequantise pairs into a copy of a transformed model; they pass values on until it is calibrated.
 
@@ -123,17 +123,22 @@ def insert_qdq(
         model: A transformed model; it is not changed, and the copy has weights of its own.
         matches: Where the pairs go, from `plan_qdq`.
         config: How tensors are quantised.
-        symmetric: What activations are when the config leaves it open.
+        symmetric: What activations are when the config leaves it open; `None` for what the placement's backend wants.
 
     Raises:
-        QuantizationError: The model was not transformed, or has pairs already.
+        QuantizationError: The model was not transformed, has pairs already, or `matches` is no placement.
     """
     network_of(model)
+    if not isinstance(matches, Placement):
+        raise QuantizationError(
+            f"matches is a {type(matches).__name__}; it is the Placement that plan_qdq(model, args) returns."
+        )
     assert isinstance(model, fx.GraphModule)
     if _KEY in model.meta:
         raise QuantizationError("this model has quantise/dequantise pairs already; give the model that transform made.")
     config = config or QuantConfig()
     result = copy.deepcopy(model)
+    symmetric = matches.symmetric if symmetric is None else symmetric
     form = config.activation.format(symmetric=symmetric)
     nodes = {node.name: node for node in result.graph.nodes}
     for decision in matches.layers:

@@ -4,7 +4,7 @@ A layer's pattern says which of its points carry a pair and what must be quantis
 placed on values, one for each value however many layers read it, so that two readers never see two scales.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from embedl_deploy._table import table
 from embedl_deploy.pattern import Pattern, Phase, Point, When
 from embedl_deploy.quantize._skip import Skip
 
+_SKIPPED = "skipped by the user"
 _MOVES: frozenset[Any] = frozenset({torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze})
 _MOVING_METHODS = frozenset({"flatten", "reshape", "view", "squeeze", "unsqueeze", "contiguous"})
 
@@ -75,12 +76,14 @@ class Placement:
         boundaries: The values that get stubs.
         smooth: Targets of the normalisations that may be smoothed into their readers.
         integer_kernels: Eval mode computes what the target's integer kernels do.
+        symmetric: What the target wants of activations.
     """
 
     layers: tuple[Decision, ...]
     boundaries: tuple[Boundary, ...]
     smooth: tuple[str, ...] = ()
     integer_kernels: bool = False
+    symmetric: bool = True
 
     def __str__(self) -> str:
         rows = [
@@ -94,6 +97,14 @@ class Placement:
             for one in self.layers
         ]
         return table(("layer", "kind", "runs", "pairs on", "rule"), rows)
+
+    def with_islands(self, islands: Collection[str]) -> "Placement":
+        """Return the same, saying of layers that were skipped for a goal that nobody else wanted it."""
+        layers = (
+            replace(one, rule="left float to meet the target") if one.place in islands and one.rule == _SKIPPED else one
+            for one in self.layers
+        )
+        return replace(self, layers=tuple(layers))
 
     @property
     def quantized(self) -> tuple[Decision, ...]:
@@ -158,7 +169,8 @@ class _Planner:
                     self._decide(node, pattern, refusal)
         for node in nodes:
             if node not in self.decisions and found[node][0] is None:
-                self._leave(node, "", "the backend has no quantised kernel for it")
+                moves = "it only moves values, in the numbers they come in"
+                self._leave(node, "", moves if self._moves(node) else "the backend has no quantised kernel for it")
         self._join_moves()
         layers = tuple(self.decisions[node] for node in nodes)
         return Placement(layers, (*self._boundaries(), *self._watched(nodes)))
@@ -182,7 +194,7 @@ class _Planner:
         points = tuple(point for point in pattern.qdq_points if not (weight if point is Point.WEIGHT else stub))
         reason = refusal
         if not reason and not points:
-            reason = "skipped by the user" if pattern.qdq_points else _first_line(pattern)
+            reason = _SKIPPED if pattern.qdq_points else _first_line(pattern)
         if not reason and pattern.qdq_when is When.INPUTS and not self._inputs_quantized(node):
             reason = "not every input is quantised"
         if not reason and pattern.qdq_when is When.OUTPUT and node not in self.wanted:

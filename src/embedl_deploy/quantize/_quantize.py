@@ -10,12 +10,12 @@ from torch.utils import _pytree as pytree
 
 from embedl_deploy._graph import Example
 from embedl_deploy.backend import Backend, get_backend
-from embedl_deploy.errors import QuantizationError
+from embedl_deploy.errors import InputError, QuantizationError
 from embedl_deploy.pattern import Pattern
-from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, calibrate
+from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, calibrate, describe
 from embedl_deploy.quantize._calibration import Calibration
 from embedl_deploy.quantize._config import MaxDrop, ModulesToSkip, QuantConfig
-from embedl_deploy.quantize._cures import Cure, Patient, Sample, halves, run_sample, treat
+from embedl_deploy.quantize._cures import Cure, Cures, Patient, Sample, halves, run_sample, treat
 from embedl_deploy.quantize._insert import insert_qdq, network_of
 from embedl_deploy.quantize._placement import Placement, plan_placement
 from embedl_deploy.quantize._report import QuantReport, put_report
@@ -32,7 +32,7 @@ def plan_qdq(
     args: tuple[Any, ...] | None = None,
     config: QuantConfig | None = None,
     *,
-    backend: Backend | None = None,
+    backend: Backend | str | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Placement:
     """Say for every layer of a transformed model whether it will be quantised, and why; print it to read it.
@@ -42,7 +42,7 @@ def plan_qdq(
         BackendSelectionError: No backend was given and none is active.
     """
     config = config or QuantConfig()
-    backend = backend or get_backend()
+    backend = get_backend(backend)
     patterns = _patterns(backend)
     network = network_of(model)
     if args is not None or kwargs is not None:
@@ -53,7 +53,7 @@ def plan_qdq(
             f"no layer of this model is one the backend '{backend.name}' quantises; "
             "call transform(model, args) with the patterns of the same backend first."
         )
-    return replace(placement, integer_kernels=backend.integer_kernels)
+    return replace(placement, integer_kernels=backend.integer_kernels, symmetric=backend.symmetric_activations)
 
 
 def _patterns(backend: Backend) -> Sequence[type[Pattern]]:
@@ -72,9 +72,9 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
     forward_loop: ForwardLoop | Calibration | None = None,
     freeze_weights: bool = False,
     *,
-    backend: Backend | None = None,
+    backend: Backend | str | None = None,
     kwargs: Mapping[str, Any] | None = None,
-    cures: Collection[Cure] = (),
+    cures: Cures = (),
     target: MaxDrop | None = None,
     progress: bool = False,
 ) -> fx.GraphModule:
@@ -82,33 +82,54 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
 
     Args:
         model: What `transform` made; it is not changed, and the result has weights of its own.
-        args: Example inputs, for rules that look at shapes; they are the only calibration batch when there is no other.
+        args: Example inputs, for rules that look at shapes; they are the only calibration batch when there is no other,
+            and the report says so.
         config: How tensors are quantised and what is left out.
         forward_loop: The calibration data, as `calibrate` takes it.
         freeze_weights: Bake the quantised weights in; the result is then not made for training.
-        backend: The target; the active one when `None`.
+        backend: The target, itself or by name; the active one when `None`.
         kwargs: Example keyword inputs.
-        cures: What may be tried against errors, where its symptom shows; ``tuple(Cure)`` for all. Needs data that can
-            be run twice.
+        cures: What may be tried against errors, where its symptom shows: one or several, themselves or by name;
+            ``tuple(Cure)`` for all. Needs data that can be run twice.
         target: A goal for a metric; layers are left float until it is met.
         progress: Count batches on the error stream.
 
     Raises:
         QuantizationError: A choice cannot be met.
         CalibrationError: The data is missing or unusable.
+        InputError: The model does not take the example inputs.
+        UnknownBackendError: No installed backend has this name.
         BackendSelectionError: No backend was given and none is active.
     """
-    backend = backend or get_backend()
+    backend = get_backend(backend)
     config = config or QuantConfig()
-    data = _data(args, kwargs, forward_loop, again=bool(cures))
-    job = _Job(model, args, kwargs, config, backend, data, cures)
+    chosen = Cure.chosen(cures)
+    data = _data(args, kwargs, forward_loop, again=bool(chosen))
+    if forward_loop is not None and not (args is None and kwargs is None):
+        _try_example(model, args, kwargs)
+    job = _Job(model, args, kwargs, config, backend, data, chosen)
     result, report = job.run(progress=progress)
     if target is not None:
         result, report = job.search(result, report, target)
-    put_report(result, report)
+    put_report(result, replace(report, example_only=forward_loop is None))
     if freeze_weights:
         bake_weights(result)
     return result
+
+
+def _try_example(model: nn.Module, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> None:
+    """Run the example inputs: rules look at their shapes, so those that do not fit would be answered wrongly.
+
+    Raises:
+        InputError: The model does not take them.
+    """
+    try:
+        run_sample(model, (tuple(args or ()), dict(kwargs or {})))
+    except Exception as exc:
+        raise InputError(
+            f"the model does not take the example inputs ({describe((args or (), *(kwargs or {}).values()))}): {exc}; "
+            "give args like one batch of the data."
+        ) from exc
 
 
 def _data(
@@ -148,7 +169,7 @@ class _Job:
     def run(self, *, progress: bool = False) -> tuple[fx.GraphModule, QuantReport]:
         """Place, calibrate and cure."""
         placement = plan_qdq(self.model, self.args, self.config, backend=self.backend, kwargs=self.kwargs)
-        result = insert_qdq(self.model, placement, self.config, symmetric=self.backend.symmetric_activations)
+        result = insert_qdq(self.model, placement, self.config)
         calibration = calibrate(result, self.data, progress=progress)
         if not self.cures or isinstance(self.data, Calibration):
             return result, QuantReport(placement, calibration)
@@ -177,7 +198,8 @@ class _Job:
             # Without cures the statistics of the first run serve every placement: no data is run again.
             source = self.data if self.cures else report.calibration
             job = replace(self, config=replace(self.config, skip=wider), data=source)
-            built, reports[islands] = job.run()
+            built, found = job.run()
+            reports[islands] = replace(found, placement=found.placement.with_islands(islands))
             return built
 
         assert isinstance(self.model, fx.GraphModule)

@@ -3,11 +3,12 @@
 What a range loses is read off running sums over the bins, one look per candidate instead of a pass over the values:
 
     squared error   values inside a step of width d err by d²/12 on average, those outside by their way to the end
-    divergence      Σ p·log p needs the sum of n·log n inside, Σ p·log q the number of values and of bins of each step
+    divergence      Σ p·log p needs the sum of n·log n inside, Σ p·log q the number of values and of bins of each step;
+                    k bins drawn from one level differ by (k - 1)/2 counts by chance alone, which is taken off again
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -185,7 +186,7 @@ def _histogram(statistics: Sequence[Histogram], _config: TensorQuantConfig, form
 
 def _entropy(statistics: Sequence[Histogram], _config: TensorQuantConfig, form: NumberFormat) -> list[Bounds]:
     """Keep the range for which the quantised distribution tells least apart from the clipped one."""
-    table = _Table.of(statistics, form)
+    table = _without_zeros(_Table.of(statistics, form))
     low, high = table.cuts()
     # Every fourth first, then those around the best: the divergence changes slowly from one to the next.
     coarse = _divergences(table, low[:, ::_STRIDE].contiguous(), high[:, ::_STRIDE].contiguous())
@@ -193,6 +194,13 @@ def _entropy(statistics: Sequence[Histogram], _config: TensorQuantConfig, form: 
     near = near.clamp(0, low.shape[1] - 1).sort(1).values
     low, high = low.gather(1, near), high.gather(1, near)
     return _pairs(*_best(low, high, _divergences(table, low, high)))
+
+
+def _without_zeros(table: _Table) -> _Table:
+    """Level the bin at zero: every range has zero itself, and what a ReLU piles up there would outweigh the rest."""
+    counts = table.counts.clone()
+    counts[:, HALF] = torch.minimum(counts[:, HALF], counts[:, HALF + 1])
+    return replace(table, counts=counts)
 
 
 def _divergences(table: _Table, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -216,6 +224,7 @@ def _divergences(table: _Table, low: torch.Tensor, high: torch.Tensor) -> torch.
     total, kept = number[:, -1:], _at(number, end) - _at(number, begin)
     left, right = _at(number, begin), total - _at(number, end)
     value = _at(logs, end) - _at(logs, begin) - torch.where(mass > 0, mass * level, torch.zeros_like(mass)).sum(-1)
+    value = value - (held - 1).clamp(min=0).sum(-1) / 2
     for outer, index in ((left, 0), (right, -1)):
         edge = _edge_counts(table, begin, end, index)
         value = value + torch.xlogy(edge + outer, edge + outer) - torch.xlogy(edge, edge)

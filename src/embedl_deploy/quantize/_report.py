@@ -53,16 +53,20 @@ class QuantReport:
         calibration: The statistics; keep them to solve scales again without the data.
         treatments: Every cure that was tried, with its measured effect.
         search: The search for float islands, where a target was given.
+        example_only: Ranges are those of the example inputs, as no other data was given.
     """
 
     placement: Placement
     calibration: Calibration
     treatments: tuple[Treatment, ...] = ()
     search: Search | None = None
+    example_only: bool = False
 
     def __str__(self) -> str:
         total, done = len(self.placement.layers), len(self.placement.quantized)
         lines = [f"{done} of {total} layers quantised, {self.calibration.batches} batches", "", str(self.placement)]
+        if self.example_only:
+            lines.insert(1, "Warning: calibrated on the example inputs alone; give forward_loop=batches of real data.")
         if self.treatments:
             lines += ["", "Cures, by signal-to-noise ratio of the outputs:", treatments_table(self.treatments)]
         if self.search is not None:

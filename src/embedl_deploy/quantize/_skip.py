@@ -52,7 +52,8 @@ class Skip:
         assert module is not None
         if isinstance(member, str):
             names = (str(node.target), *self._network.origins_of(node))
-            return any(name == member or name.startswith(f"{member}.") for name in names)
+            kinds = {type(part).__name__ for part in module.modules()}
+            return member in kinds or any(name == member or name.startswith(f"{member}.") for name in names)
         if isinstance(member, type):
             return any(isinstance(part, member) for part in module.modules())
         if any(part is member for part in module.modules()):
@@ -67,7 +68,7 @@ class Skip:
         if isinstance(member, str):
             close = get_close_matches(member, names, n=3)
             hint = f"did you mean {known(close)}?" if close else f"layers are called, for example, {known(names[:5])}."
-            return f"skip.{where} names '{member}', which no layer is called; {hint}"
+            return f"'{member}' was to be skipped, and no layer or type of layer is called so; {hint}"
         what = f"the type {member.__name__}" if isinstance(member, type) else f"a {type(member).__name__}"
         return (
             f"skip.{where} has {what}, which is no part of this model; give modules of the model that was transformed, "

@@ -1,6 +1,8 @@
 """The command line, as a user types it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,9 @@ def small():
 number = 3
 def nothing():
     return 1
+
+def needs(width):
+    return nn.Linear(width, 1)
 """
 
 
@@ -69,6 +74,8 @@ def test_from_a_module_to_a_verified_file(place: Path) -> None:
     )
     assert found["passed"] is True
     assert (place / "r.html").exists()
+    arguments = ["verify", "net.onnx", "--data", "data", "--model", "cli_net:small"]
+    assert "below the bound of 300.0 dB" in call(*arguments, "--min-sqnr", "300", code=3)
     call("export", "cli_net:small", "--shape", "2x3x8x8", "--dialect", "tensorrt", "--float", "-o", "float.onnx")
     assert not any(node.op_type == "QuantizeLinear" for node in onnx.load("float.onnx").graph.node)
 
@@ -104,6 +111,14 @@ def test_relower_observes_ranges(place: Path) -> None:
         (["plan", "cli_net:smal", "--shape", "1x3x8x8", "--backend", "tensorrt"], "has no 'smal'; it has .*'small'"),
         (["plan", "no_such:x", "--shape", "1x3x8x8", "--backend", "tensorrt"], "cannot be imported"),
         (["plan", "cli_net:nothing", "--shape", "1x3x8x8", "--backend", "tensorrt"], "gives a int"),
+        (
+            ["quantize", "cli_net:number", "--data", "data", "--backend", "tensorrt", "-o", "c"],
+            "is a int; a torch.nn.Mod",
+        ),
+        (
+            ["quantize", "cli_net:needs", "--data", "data", "--backend", "tensorrt", "-o", "c"],
+            "argument: 'width'; name",
+        ),
         (["plan", "none.pt2", "--shape", "1x3x8x8", "--backend", "tensorrt"], "no file 'none.pt2'"),
         (["plan", "cli_net:small", "--shape", "1xax3", "--backend", "tensorrt"], "'1xax3' is no shape"),
         (["plan", "cli_net:small", "--backend", "tensorrt"], "give --data, or --shape"),
@@ -145,3 +160,11 @@ def test_every_command_has_help() -> None:
     for name in ("check", "export", "plan", "quantize", "relower", "verify"):
         assert name in listed
         assert "Usage" in call(name, "--help")
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """With -m it is the same command line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "embedl_deploy", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith("embedl-deploy, version")

@@ -2,15 +2,16 @@
 
 import json
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 from support.qdq import Graph, tensorrt_residual
 
-from embedl_deploy.dialect import check, lower
+from embedl_deploy.dialect import check, lower, notes_of
 from embedl_deploy.dialect._build import build_tensorrt
 from embedl_deploy.errors import DialectError, ModelFileError
 
@@ -123,3 +124,33 @@ def test_predictions_hold_on_random_graphs(seed: int) -> None:
     net.node("Identity", [maybe(tensors[-1])], "y")
     contract = check(net.model("y"), "onnxruntime-x86")
     assert contract.disagreements == ()
+
+
+def test_what_melts_into_a_tensorrt_kernel_is_not_called_float() -> None:
+    """The Relu after an integer convolution is a part of its kernel."""
+    rows = {row.node: row for row in check(lower(tensorrt_residual(), "tensorrt"), "tensorrt").rows}
+    assert rows["Relu:r0"].state == "taken"
+    assert rows["Relu:r0"].reason == "fused into Conv Conv:c0"
+
+
+def int4_convolution() -> onnx.ModelProto:
+    """Return a convolution with a weight in int4."""
+    net = Graph(opset=21)
+    x = net.qdq(net.input("x", [1, 8, 6, 6]), 0.02)
+    net.constants.append(numpy_helper.from_array(np.ones((8, 8, 1, 1), ml_dtypes.int4), "w"))
+    weight = net.node("DequantizeLinear", ["w", net.constant("w.s", 0.1)], "w.d")
+    net.node("Conv", [x, weight], "y")
+    return net.model("y")
+
+
+def test_int4_convolutions_are_refused_for_tensorrt() -> None:
+    """The prediction, the compiler's own words, and lowering say so; when asked, the weight becomes float."""
+    contract = check(int4_convolution(), "tensorrt")
+    assert "refused: tensorrt reads no int4 in a convolution ('w" in contract.unfused[0].reason
+    assert "no engine could be built: " in contract.refused
+    assert "Error Code" in contract.refused
+    with pytest.raises(DialectError, match=r"tensorrt cannot express 'w.*' \(int4 weights in convolutions\)"):
+        lower(int4_convolution(), "tensorrt")
+    found = lower(int4_convolution(), "tensorrt", fallback=True)
+    assert any("no int4 weights in convolutions" in note for note in notes_of(found))
+    assert not check(found, "tensorrt").refused

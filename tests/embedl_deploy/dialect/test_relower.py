@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import images, residual_net
-from support.qdq import sample, scales, tensorrt_residual
+from support.qdq import Graph, sample, scales, tensorrt_residual
 
 from embedl_deploy.dialect import check, input_names, lower, relower
 from embedl_deploy.dialect._model import read
@@ -80,7 +81,7 @@ def test_samples_that_do_not_fit(tmp_path: Path) -> None:
         ([], "no samples"),
         ([{"y": np.zeros(1)}], r"has the inputs \['y'\]; the model wants \['x'\]"),
         ([{"x": np.zeros((1, 3), np.float32)}], "does not fit the model"),
-        ([{"x": np.full((1, 8, 12, 12), np.nan, np.float32)}], "not finite"),
+        ([{"x": np.full((1, 8, 12, 12), np.nan, np.float32)}], "NaN or infinity in 'x'"),
     ):
         with pytest.raises(InputError, match=words):
             relower(path, tmp_path / "out.onnx", dialect="onnxruntime-x86", samples=samples)
@@ -167,3 +168,27 @@ def test_a_file_in_half_precision_is_refused(tmp_path: Path) -> None:
     onnx.save(lower(tensorrt_residual(), "tensorrt", float_type="float16"), tmp_path / "half.onnx")
     with pytest.raises(ModelFileError, match=r"half precision .* lower the float32 file it was made of"):
         relower(tmp_path / "half.onnx", tmp_path / "out.onnx", dialect="onnxruntime-x86")
+
+
+def test_samples_in_every_form(tmp_path: Path) -> None:
+    """Tensors, arrays, tuples and dictionaries are observed alike; what is not finite is refused."""
+    onnx.save(tensorrt_residual(ranges=False), tmp_path / "bare.onnx")
+    values = sample(1)["x"]
+    made = []
+    for number, one in enumerate((torch.from_numpy(values), values, (values,), {"x": torch.from_numpy(values)})):
+        done = relower(tmp_path / "bare.onnx", tmp_path / f"{number}.onnx", dialect="onnxruntime-x86", samples=[one])
+        made.append(done.path.read_bytes())
+    assert len(set(made)) == 1
+
+
+def test_a_cut_that_was_given_up_before_is_not_told_again(tmp_path: Path) -> None:
+    """Unsigned data loses its floor on the way to TensorRT; from there to TensorRT nothing changes."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 8, 6, 6]), 0.02, 0, "uint8")
+    net.node("Conv", [x, net.weight("w", (8, 8, 1, 1))], "y")
+    onnx.save(net.model("y"), tmp_path / "unsigned.onnx")
+    first = relower(tmp_path / "unsigned.onnx", tmp_path / "first.onnx", dialect="tensorrt")
+    assert any("values below 0 were cut off" in note for note in first.notes)
+    second = relower(first.path, tmp_path / "second.onnx", dialect="tensorrt")
+    assert second.notes == ()
+    assert scales(onnx.load(first.path)) == scales(onnx.load(second.path))

@@ -217,3 +217,20 @@ def test_bad_exports(tmp_path: Path) -> None:
 
     with pytest.raises(ExportError, match="torch cannot export this model"):
         export_onnx(Branch(), (value,), tmp_path / "net.onnx")
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    """It is named before any work is done."""
+    model, value = residual(TENSORRT)
+    with pytest.raises(ExportError, match=r"there is no folder '.*none' to write 'a.onnx' to; make it first"):
+        export_onnx(model, (value,), tmp_path / "none" / "a.onnx")
+
+
+def test_what_a_dialect_lacks_is_left_float_on_request(tmp_path: Path) -> None:
+    """The error says how, and it works."""
+    model, value = residual(ONNXRUNTIME)
+    quantized = quantize(model, (value,), PRECISIONS["int4"][0], forward_loop=[value], backend=ONNXRUNTIME)
+    with pytest.raises(DialectError, match="fallback=True"):
+        export_onnx(quantized, (value,), tmp_path / "a.onnx", dialect="litert")
+    found = onnx.load(export_onnx(quantized, (value,), tmp_path / "a.onnx", dialect="litert", fallback=True))
+    assert onnx.TensorProto.INT4 not in {one.data_type for one in found.graph.initializer}

@@ -56,6 +56,8 @@ def test_all_stages_of_a_real_export(tmp_path: Path) -> None:
     page = found.save_html(tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "QLinearConv" in page
+    assert "net.onnx, onnxruntime-x86, 20" in page
+    assert "<p class='inside'><strong>PASS" in page
     assert json.loads(json.dumps(found.to_dict()))["passed"] is True
 
 
@@ -99,3 +101,50 @@ def test_samples_that_do_not_fit() -> None:
         verify(model, [sample(0)["x"]], original=lambda value: value)
     with pytest.raises(InputError, match="has not the 1 outputs of the file"):
         verify(model, [sample(0)["x"]], original=lambda value: (value, value))
+
+
+def test_another_model_does_not_pass(tmp_path: Path) -> None:
+    """The boundaries hold without a simulation, and yet the outputs tell that the file is not this model's."""
+    _, _, _, path = stages(tmp_path)
+    torch.manual_seed(9)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(432, 10)).eval()
+    found = verify(path, [torch.randn(2, 3, 12, 12)], original=other)
+    assert found.first_outside is None
+    assert not found.passed
+    assert found.first_far is not None
+    assert (found.first_far.stage, found.first_far.against) == ("file", "original")
+    assert "below the bound of 6.0 dB. Is this the model" in found.verdict
+    assert found.to_dict()["outputs"][0]["inside"] is False
+    page = found.save_html(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<p class='outside'><strong>FAIL" in page
+    assert verify(path, [torch.randn(2, 3, 12, 12)], original=other, min_sqnr_db=-200).passed
+
+
+def test_samples_that_are_not_finite() -> None:
+    """NaN and infinity prove nothing; a model that makes them of good samples does not pass."""
+    model = lower(tensorrt_residual(), "onnxruntime-x86")
+    values = sample(0)["x"].copy()
+    values[0, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match="NaN or infinity in 'x'"):
+        verify(model, [values])
+    plain = verify(model, [sample(0)["x"]]).outputs[0]
+    shape = next(value for value in model.graph.output if value.name == plain.output).type.tensor_type.shape
+    broken = torch.full([size.dim_value or 1 for size in shape.dim], float("inf"))
+    found = verify(model, [sample(0)["x"]], original=lambda _: broken)
+    assert not found.passed
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["outputs"][0]["sqnr_db"] is None
+
+
+def test_a_file_without_boundaries(tmp_path: Path) -> None:
+    """A float file has outputs to compare and nothing else."""
+    net, args = network(), (torch.randn(2, 3, 12, 12),)
+    path = export_onnx(net, args, tmp_path / "float.onnx", dialect=None)
+    found = verify(path, [args[0]], original=net)
+    assert found.passed
+    assert "the file has no Q/DQ" in found.verdict
+
+
+def test_kernels_of_another_runtime_are_not_claimed() -> None:
+    """A file for TensorRT is judged here, and the report says by what."""
+    found = verify(lower(tensorrt_residual(), "tensorrt"), [sample(0)["x"]])
+    assert any("those of tensorrt were not run" in note for note in found.notes)

@@ -10,13 +10,14 @@ from support.quantized_nets import ratio_db, residual
 from torch import fx, nn
 
 from embedl_deploy.backend import Backend
-from embedl_deploy.errors import CalibrationError, QuantizationError
+from embedl_deploy.errors import CalibrationError, InputError, QuantizationError, UnknownBackendError
 from embedl_deploy.nn import QuantStub, WeightQuantizer
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import (
     Calibration,
     CalibrationMethod,
     ModulesToSkip,
+    Placement,
     Precision,
     QuantConfig,
     TensorQuantConfig,
@@ -26,6 +27,7 @@ from embedl_deploy.quantize import (
     insert_qdq,
     plan_qdq,
     quantize,
+    report_of,
 )
 from embedl_deploy.tensorrt import TENSORRT
 
@@ -138,6 +140,8 @@ BAD = [
     ([torch.full((1, 3, 16, 16), torch.nan)], "'x' is not finite in batch 1"),
     ([torch.randn(1, 3, 16, 16), torch.full((1, 3, 16, 16), torch.inf)], "'x' is not finite in batch 2"),
     ([torch.randn(0, 3, 16, 16)], "is empty"),
+    (torch.randn(2, 3, 16, 16), r"forward_loop is one Tensor; .* give \[batch\]"),
+    ({"x": torch.randn(2, 3, 16, 16)}, "forward_loop is one dict"),
 ]
 
 
@@ -180,9 +184,56 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
     """Missing and foreign files are named."""
     with pytest.raises(CalibrationError, match="there is no calibration file"):
         Calibration.load(tmp_path / "none.pt")
-    (tmp_path / "text.pt").write_text("hello")
-    with pytest.raises(CalibrationError, match="is no calibration file"):
-        Calibration.load(tmp_path / "text.pt")
+    for text in ("hello", "e"):
+        (tmp_path / "text.pt").write_text(text)
+        with pytest.raises(CalibrationError, match=r"text.pt' is no calibration file, or a damaged one; "):
+            Calibration.load(tmp_path / "text.pt")
+
+
+def test_arrays_are_batches() -> None:
+    """NumPy's arrays, bare, in tuples and in dictionaries, count as the tensors of their values."""
+    quantized, value = inserted()
+    array = value.numpy()
+    assert collect(quantized, [array, (array, [1]), {"x": array}]) == collect(quantized, [value] * 3)
+
+
+def test_a_calibration_is_printed_in_a_line() -> None:
+    """Histograms are for files."""
+    quantized, value = inserted()
+    found = collect(quantized, [value])
+    assert repr(found) == f"<Calibration: {len(found.statistics)} tensors, 1 batches>"
+
+
+def test_the_example_as_data_is_said() -> None:
+    """Ranges of one example are no ranges of real data."""
+    model, value = residual(TENSORRT)
+    warning = "Warning: calibrated on the example inputs alone"
+    assert warning in str(report_of(quantize(model, (value,), backend=TENSORRT)))
+    assert warning not in str(report_of(quantize(model, (value,), forward_loop=[value], backend=TENSORRT)))
+
+
+def test_an_example_that_does_not_fit() -> None:
+    """It is refused, though the data fits."""
+    model, value = residual(TENSORRT)
+    with pytest.raises(InputError, match=r"does not take the example inputs .*shape \(1, 5, 16, 16\)"):
+        quantize(model, (torch.randn(1, 5, 16, 16),), forward_loop=[value], backend=TENSORRT)
+
+
+def test_a_backend_by_name() -> None:
+    """As everywhere; a name that is none is answered with those there are."""
+    model, value = residual(ONNXRUNTIME)
+    named = quantize(model, (value,), forward_loop=[value], backend="onnxruntime")
+    with torch.no_grad():
+        assert torch.equal(named(value), quantize(model, (value,), forward_loop=[value], backend=ONNXRUNTIME)(value))
+    with pytest.raises(UnknownBackendError, match="no backend is called 'onnx'"):
+        plan_qdq(model, (value,), backend="onnx")
+
+
+def test_matches_that_are_no_placement() -> None:
+    """The error says where one comes from."""
+    model, _ = residual(TENSORRT)
+    with pytest.raises(QuantizationError, match=r"matches is a list; it is the Placement that plan_qdq"):
+        insert_qdq(model, cast("Placement", []))
 
 
 def test_bad_models() -> None:
@@ -208,7 +259,7 @@ def test_skips_that_mean_nothing() -> None:
     """The nearest names are offered."""
     model, value = residual(TENSORRT)
     for skip, message in (
-        (ModulesToSkip(stub=["conv9"]), r"skip.stub names 'conv9'.*did you mean .*'conv1'"),
+        (ModulesToSkip(stub=["conv9"]), r"^'conv9' was to be skipped.*did you mean .*'conv1'"),
         (ModulesToSkip(weight=["zzz"]), "layers are called, for example"),
         (ModulesToSkip(smooth=[nn.LSTM]), "has the type LSTM, which is no part"),
         (ModulesToSkip(stub=[nn.Linear(3, 3)]), "has a Linear, which is no part"),
@@ -229,6 +280,9 @@ def test_skips_that_mean_nothing() -> None:
         (lambda: TensorQuantConfig(percentile=10), "percentile is 10"),
         (lambda: TensorQuantConfig(block_size=7), "block_size is 7"),
         (lambda: QuantConfig(activation=TensorQuantConfig(per_channel=True)), "one scale per tensor"),
+        (lambda: QuantConfig(activation=TensorQuantConfig(block_size=16)), "blocks are for INT4 weights"),
+        (lambda: QuantConfig(skip=cast("ModulesToSkip", "c1")), r"skip is 'c1'; .* ModulesToSkip.layers\('c1'\)"),
+        (lambda: QuantConfig(weight=cast("TensorQuantConfig", 8)), "weight is 8; it is a TensorQuantConfig"),
         (lambda: QuantConfig(activation=TensorQuantConfig(Precision.INT4)), "INT4 is for weights"),
         (lambda: QuantConfig(weight=TensorQuantConfig(Precision.INT16)), "no target has INT16 weights"),
         (lambda: QuantConfig(weight=TensorQuantConfig(symmetric=False)), "weights are symmetric"),

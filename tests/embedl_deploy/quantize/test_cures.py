@@ -245,6 +245,8 @@ def test_islands_meet_a_goal() -> None:
     assert len(runs) == 1
     assert {one.place for one in report_of(result).placement.quantized} == {"0", "4"}
     assert "Goal met" in str(report_of(result))
+    rules = {one.place: one.rule for one in report_of(result).placement.layers}
+    assert rules["2"] == "left float to meet the target"
 
 
 def test_a_goal_out_of_reach() -> None:
@@ -258,6 +260,22 @@ def test_a_goal_out_of_reach() -> None:
     assert search is not None
     assert not search.met
     assert "Goal not met" in str(search)
+
+
+@pytest.mark.parametrize("cures", [Cure.BIAS, "bias", ("BIAS",), ["bias correction"]])
+def test_cures_by_name(cures: Any) -> None:
+    """One or several, as values or as names."""
+    model, value = residual(TENSORRT)
+    result = quantize(model, (value,), None, [value], backend=TENSORRT, cures=cures)
+    assert [one.cure for one in report_of(result).treatments] == [Cure.BIAS]
+
+
+@pytest.mark.parametrize("cures", ["bais", ("bais",), 3])
+def test_no_such_cure(cures: Any) -> None:
+    """The known ones are named."""
+    model, value = residual(TENSORRT)
+    with pytest.raises(QuantizationError, match=r"is no cure; they are 'BIAS', 'EQUALIZE'"):
+        quantize(model, (value,), None, [value], backend=TENSORRT, cures=cures)
 
 
 def test_bad_goals() -> None:

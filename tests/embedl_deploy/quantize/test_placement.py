@@ -189,3 +189,21 @@ def test_attention_on_request(length: int, quantized: bool) -> None:
     assert float(weights.scale) == pytest.approx(1 / 127)
     with torch.no_grad():
         assert ratio_db(model(value), result(value)) > 25
+
+
+def test_a_type_is_skipped_by_its_name() -> None:
+    """As by the type itself."""
+    model, value = residual(ONNXRUNTIME)
+    named, typed = (
+        plan_qdq(model, (value,), QuantConfig(skip=ModulesToSkip.layers(one)), backend=ONNXRUNTIME)
+        for one in ("Linear", nn.Linear)
+    )
+    assert named == typed
+    assert [one.rule for one in named.layers if one.place == "head"] == ["skipped by the user"]
+
+
+def test_what_only_moves_values_is_said_so() -> None:
+    """A flatten has no kernel because it needs none."""
+    model, value = residual(ONNXRUNTIME)
+    rules = {one.layer: one.rule for one in plan_qdq(model, (value,), backend=ONNXRUNTIME).layers}
+    assert rules["Flatten"] == "it only moves values, in the numbers they come in"

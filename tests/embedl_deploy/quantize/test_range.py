@@ -91,3 +91,15 @@ def test_every_method_gives_a_scale(method: CalibrationMethod, form: NumberForma
     assert torch.isfinite(torch.tensor(scale))
     assert scale > 0
     assert form.low <= zero_point <= form.high
+
+
+@pytest.mark.parametrize("form", [SIGNED, UNSIGNED])
+@pytest.mark.parametrize("count", [2000, 50000])
+def test_entropy_is_not_led_by_zeros_or_chance(form: NumberFormat, count: int) -> None:
+    """Half of a ReLU's values are zeros, and few values fill bins unevenly: neither is a reason to cut the range."""
+    value = torch.randn(count, generator=torch.Generator().manual_seed(0)).relu()
+    low, high = found(CalibrationMethod.ENTROPY, value.reshape(2, -1), form)
+    assert low == 0.0
+    assert high > 0.8 * float(value.max())
+    least = error(value, found(CalibrationMethod.MSE, value.reshape(2, -1), form), form)
+    assert error(value, (low, high), form) < 2 * least

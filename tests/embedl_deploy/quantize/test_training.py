@@ -101,10 +101,29 @@ def test_state_round_trip(learned: bool) -> None:
     if learned:
         learn_ranges(trained, weights=True)
     step(trained, value, torch.zeros(8, 16), count=3)
-    fresh = insert_qdq(model, placement, symmetric=False)
+    fresh = insert_qdq(model, placement)
     fresh.load_state_dict(trained.state_dict())
     with torch.no_grad():
         assert torch.equal(fresh.eval()(value), trained(value))
+
+
+@BACKENDS
+def test_state_brings_its_number_formats(backend: Backend) -> None:
+    """Whatever signs, widths and blocks the fresh model was made with, codes are read as they were written."""
+    config = QuantConfig(weight=TensorQuantConfig(Precision.INT4, per_channel=True, block_size=16))
+    model, value = residual(backend)
+    trained = quantize(model, (value,), config, forward_loop=[value], backend=backend)
+    fresh = insert_qdq(model, plan_qdq(model, (value,), backend=backend), symmetric=not backend.symmetric_activations)
+    fresh.load_state_dict(trained.state_dict())
+    with torch.no_grad():
+        assert torch.equal(fresh.eval()(value), trained(value))
+
+
+def test_pairs_are_what_the_backend_wants() -> None:
+    """A placement carries the backend's word on signs to `insert_qdq`."""
+    model, value = residual(ONNXRUNTIME)
+    placed = insert_qdq(model, plan_qdq(model, (value,), backend=ONNXRUNTIME))
+    assert {part.form.name for part in placed.modules() if isinstance(part, QuantStub)} == {"uint8"}
 
 
 def test_learned_ranges_move_and_freeze() -> None:
