@@ -109,6 +109,19 @@ def lacking(parts: Parts, dialect: Dialect) -> dict[str, str]:
     return found
 
 
+def free_layers(parts: Parts, dialect: Dialect) -> None:
+    """Take Q/DQ away before layers whose weight the dialect lacks: they run in float, and it would only cost."""
+    readers = View(parts).readers
+    lost = {node.name for name in lacking(parts, dialect) for node, _ in readers.get(name, []) if name in parts.weights}
+    # Formats that the dialect lacks too are dropped later, with a note of their own.
+    parts.edges = {
+        edge: name
+        for edge, name in parts.edges.items()
+        if edge[0] not in lost or not can_hold(dialect, parts.params[name])
+    }
+    parts.prune()
+
+
 def _to_float(parts: Parts, name: str) -> None:
     parts.graph.initializer.append(numpy_helper.from_array(parts.weights.pop(name).real, name))
 

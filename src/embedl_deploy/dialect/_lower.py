@@ -6,7 +6,7 @@ from typing import Literal
 
 import onnx
 
-from embedl_deploy.dialect._constants import convert_weights, integer_biases, lacking
+from embedl_deploy.dialect._constants import convert_weights, free_layers, integer_biases, lacking
 from embedl_deploy.dialect._dialects import Dialect, get_dialect
 from embedl_deploy.dialect._files import check_graph
 from embedl_deploy.dialect._half import halve
@@ -49,6 +49,7 @@ def lower(
     parts = recall(parts if needed <= parts.opset else read(raise_opset(model, needed)))
     _refuse(parts, target, fallback=fallback)
     before = copy.deepcopy(parts)
+    free_layers(parts, target)
     if not target.zero_point:
         show_floors(parts, cut)
     place(parts, target)

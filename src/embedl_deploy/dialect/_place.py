@@ -374,7 +374,10 @@ class _Dense:
         return True
 
     def _miss(self, tensor: str, what: str) -> None:
-        self.parts.notes.append(f"{what}: {self.dialect.name} wants Q on {tensor!r}, and no range was observed for it.")
+        self.parts.notes.append(
+            f"{what}: {self.dialect.name} wants Q on {tensor!r}, and no range was observed for it; "
+            "relower with samples observes it."
+        )
 
     def _ensure(self, tensor: str) -> str | None:
         """Return a boundary for a tensor: the one it has, else one from an observed or known range."""

@@ -144,7 +144,7 @@ def int4_convolution() -> onnx.ModelProto:
 
 
 def test_int4_convolutions_are_refused_for_tensorrt() -> None:
-    """The prediction, the compiler's own words, and lowering say so; when asked, the weight becomes float."""
+    """The prediction, the compiler's own words, and lowering say so; when asked, the layer becomes float."""
     contract = check(int4_convolution(), "tensorrt")
     assert "refused: tensorrt reads no int4 in a convolution ('w" in contract.unfused[0].reason
     assert "no engine could be built: " in contract.refused
@@ -153,4 +153,5 @@ def test_int4_convolutions_are_refused_for_tensorrt() -> None:
         lower(int4_convolution(), "tensorrt")
     found = lower(int4_convolution(), "tensorrt", fallback=True)
     assert any("no int4 weights in convolutions" in note for note in notes_of(found))
+    assert not any(node.op_type == "QuantizeLinear" for node in found.graph.node)
     assert not check(found, "tensorrt").refused
