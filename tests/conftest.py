@@ -1,6 +1,7 @@
 """Fixtures of the whole suite: a board that is a real sshd, a disk that runs full, the TFLite converter."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,10 @@ from support.tflite import SHARED_CACHE
 
 from embedl_hub.core.device import SSHCommandRunner
 from embedl_hub.tflite.environment import CACHE_VARIABLE, need_environment
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has them, and every process they start, ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

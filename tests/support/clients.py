@@ -7,9 +7,7 @@ import sys
 from embedl_hub.core.device import SSHConfig
 
 _OPENING = """\
-import pickle, signal, sys, time
-# A shell that starts the tests in the background has them ignore Ctrl-C; a client must not inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import pickle, sys, time
 from embedl_hub.core.device import LocalCommandRunner, SSHCommandRunner
 config = pickle.loads(bytes.fromhex(sys.argv[1]))
 runner = LocalCommandRunner() if config is None else SSHCommandRunner(config)

@@ -168,7 +168,8 @@ class StoreSink:
                 return
             self._folder.mkdir(parents=True)
             try:
-                self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable)
+                # A rebuild of the index may look at the new file before we hold it; it lets go at once.
+                self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable, wait_s=_ATTACH_WAIT_S)
             except OSError:
                 self._folder.rmdir()
                 raise

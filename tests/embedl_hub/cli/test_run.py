@@ -86,7 +86,8 @@ def test_slips_are_answered_with_what_was_meant(home: Path, tmp_path: Path) -> N
     done = CliRunner().invoke(cli, ["compile", "onxruntime"])
     assert "Did you mean 'onnxruntime'?" in done.output
     done = CliRunner().invoke(cli, ["compile", "caffe"])
-    assert "Known: onnxruntime, tensorrt, tflite." in done.output
+    # Other tests may have declared toolchains of their own in this process.
+    assert all(name in done.output.partition("Known: ")[2] for name in ("onnxruntime", "tensorrt", "tflite"))
     done = CliRunner().invoke(cli, ["gate", "x", "--baseline", "y", "--tolerance", "5", "--home", str(home)])
     assert "write 5% for per cent" in done.output
     assert "Put aside" in hub(home, "run", "archive", run_id)

@@ -409,11 +409,17 @@ def read_only() -> Iterator[Callable[[Path], None]]:
 def test_a_read_only_home_is_a_clear_error(
     filled: dict[str, Run], home: Path, read_only: Callable[[Path], None]
 ) -> None:
-    """Opening an existing store without the right to write says so, with the place and the way out."""
-    assert filled
+    """A store without the right to write can be read; who writes is told so, with the place and the way out."""
     read_only(home)
-    with pytest.raises(TrackingError, match=r"home cannot be used: .*writable.*EMBEDL_HUB_HOME or home="):
-        Store(home).open()
+    with Store(home) as store:
+        assert {run.id for run in store.runs()} == set(filled)
+        client = Client("project", store)
+        with (
+            pytest.raises(TrackingError, match=r"home cannot be used: .*writable.*EMBEDL_HUB_HOME or home="),
+            client.start_run(),
+        ):
+            pass
+        client.close()
 
 
 def test_a_read_only_place_for_a_new_home_is_a_clear_error(tmp_path: Path, read_only: Callable[[Path], None]) -> None:
