@@ -73,13 +73,13 @@ def connect() -> Iterator[Callable[..., SSHCommandRunner]]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one MiB of its own."""
+    """A file system of eight MiB of its own."""
     if os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root; run the tests as root to check full disks")
+        pytest.fail("This test fills a disk of its own, and mounting one needs root: run ./test as root.")
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
     )
     if mounted.returncode != 0:
         pytest.fail(f"a small file system could not be mounted, though we are root: {mounted.stderr.strip()}")

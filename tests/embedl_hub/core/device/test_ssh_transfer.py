@@ -1,11 +1,9 @@
 """Files over SSH when something goes wrong: an error or a whole file, never a part of one."""
 
 import hashlib
-import os
 import random
 import secrets
 import shutil
-import subprocess
 import tarfile
 import threading
 import time
@@ -200,18 +198,6 @@ def test_a_transfer_that_does_not_move_is_ended(
     (tmp_path / "file").write_bytes(bytes(1 << 24))
     with fault(TransferError, "has not moved for 1 s", "overloaded", within_s=15):
         connect(server).put(tmp_path / "file", tmp_path / "there")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of the board that is soon full."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a small disk needs root")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], check=True)
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("size", [9 << 20, 40 << 20], ids=["small", "large"])
