@@ -3,7 +3,7 @@
 The facts come from the runtimes' documentation and from measurements; docs/reference/dialects.md has them as a table.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embedl_deploy.errors import DialectError, known
 
@@ -100,21 +100,8 @@ ONNXRUNTIME_X86 = Dialect(
     weight_blocks=True,
 )
 
-ONNXRUNTIME_ARM = Dialect(
-    name="onnxruntime-arm",
-    activation="int8",
-    zero_point=True,
-    relu_at_minimum=True,
-    narrow_weights=False,
-    integer_bias=True,
-    integers=_ORT_BOTH | MOVES | {"Conv", "Gemm", "MatMul", "Resize"},
-    weight_zero_point=True,
-    outputs=frozenset({"Conv"}),
-    both_sides=_ORT_BOTH,
-    types=ONNXRUNTIME_X86.types,
-    activation_types=ONNXRUNTIME_X86.activation_types,
-    weight_blocks=True,
-)
+# The same kernels, with signed activations: ARM has fast ones for them.
+ONNXRUNTIME_ARM = replace(ONNXRUNTIME_X86, name="onnxruntime-arm", activation="int8")
 
 LITERT = Dialect(
     name="litert",
