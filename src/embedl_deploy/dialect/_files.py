@@ -1,6 +1,7 @@
 """ONNX files: read with one clear error for whatever is wrong with them, written whole or not at all."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -53,6 +54,9 @@ def check_graph(model: onnx.ModelProto, path: str = "") -> None:
     """
     if _has_damaged_names(model):
         raise ModelFileError(f"{path or 'The model'!r} has names that are no text: it is damaged.", path=path)
+    known = set(onnx.helper.get_all_tensor_dtypes())
+    if strange := [value.name for value in _tensors(model.graph) if value.data_type not in known]:
+        raise ModelFileError(f"{strange[0]!r} is of a type that this version of onnx does not know.", path=path)
     if model.ByteSize() > _LARGEST:
         return
     try:
@@ -61,6 +65,15 @@ def check_graph(model: onnx.ModelProto, path: str = "") -> None:
         reason = next((line.strip() for line in str(exc).splitlines() if line.strip()), "no message")
         where = f"{path!r} is not valid" if path else "The model is not valid"
         raise ModelFileError(f"{where}: {reason}", path=path) from exc
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the values that a graph holds."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
 
 
 def _has_damaged_names(model: onnx.ModelProto) -> bool:
