@@ -79,7 +79,8 @@ def test_a_server_killed_in_the_middle_leaves_no_part(
     killer.join()
 
     assert not (folder / "file").exists()
-    wait_until(lambda: not parts(folder), 5)
+    # The watch on the board does it by itself; how soon, a busy machine decides.
+    wait_until(lambda: not parts(folder), 30)
 
 
 @pytest.mark.parametrize("way", ["put", "get"])
@@ -104,7 +105,7 @@ def test_a_transfer_is_completed_when_the_server_comes_back(
     restarter.join()
 
     assert digest(folder / "file") == digest(large_file)
-    wait_until(lambda: not parts(folder), 5)
+    wait_until(lambda: not parts(folder), 30)
 
 
 @pytest.mark.parametrize("way", ["put", "get"])
@@ -130,7 +131,7 @@ def test_a_folder_cut_off_in_the_middle_is_completed(
 
     for path in source.iterdir():
         assert digest(folder / "copy" / path.name) == digest(path)
-    wait_until(lambda: not parts(folder), 5)
+    wait_until(lambda: not parts(folder), 30)
 
 
 def _size_below(folder: Path) -> int:
@@ -182,7 +183,7 @@ def test_an_interrupt_ends_a_transfer(
         with pytest.raises(KeyboardInterrupt):
             transfer(large_file, folder / "file")
         assert time.monotonic() - started < 10
-        wait_until(lambda: not parts(folder), 5)
+        wait_until(lambda: not parts(folder), 30)
         assert not (folder / "file").exists()
 
 
