@@ -5,7 +5,7 @@ belongs to the module that made its tensor, a weight's or bias's to the module t
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import onnx
 
@@ -26,6 +26,7 @@ _VERSION = "1"
 # What only moves numbers, in whatever format they have.
 _MOVES = frozenset({"Cast", "Concat", "Flatten", "Identity", "Reshape", "Shape", "Slice", "Squeeze", "Transpose",
                     "Unsqueeze"})  # fmt: skip
+_CLAMPS = ("Relu", "Clip")
 _WORDS = {"uint8": "int8", "uint16": "int16", "uint4": "int4", "float8e4m3fn": "fp8"}
 
 
@@ -100,42 +101,47 @@ class _Lead:
 
 def _precisions(model: onnx.ModelProto, modules: Mapping[str, Names]) -> dict[str, str]:
     """Return the number format of each module's operators: of those with weights, where it has any."""
-    graph = model.graph
-    makers = producers(graph)
-    constants = {value.name: value for value in graph.initializer}
-    plain = _float_word(graph.initializer)
+    formats = _Formats(model.graph)
     words: dict[str, dict[bool, list[str]]] = {}
-    for node in graph.node:
-        if node.op_type in (*_PAIR, *_MOVES) or node.name not in modules:
-            continue
-        values = [makers.get(name) for name in node.input if name not in constants]
+    for node in model.graph.node:
+        word, has_weights = formats.of(node)
+        if node.op_type not in (*_PAIR, *_MOVES) and node.name in modules:
+            words.setdefault(modules[node.name][0], {}).setdefault(has_weights, []).append(word)
+    return {name: " and ".join(dict.fromkeys(found[max(found)])) for name, found in words.items()}
+
+
+class _Formats:
+    """Tells the number formats of operators, in the order of the graph."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self.makers = producers(graph)
+        self.constants = {value.name: value for value in graph.initializer}
+        kinds = {value.data_type for value in graph.initializer}
+        self.plain = "float16" if onnx.TensorProto.FLOAT16 in kinds else "float32"
+        self.seen: dict[str, str] = {}
+
+    def of(self, node: onnx.NodeProto) -> tuple[str, bool]:
+        """Return the format of an operator's values and weights, and whether it has weights."""
+        floats = any(len(self.constants[name].dims) > 1 for name in node.input if name in self.constants)
+        values = [self.makers.get(name) for name in node.input if name not in self.constants]
         pairs = [maker for maker in values if maker is not None and maker.op_type == "DequantizeLinear"]
-        weights = [one for one in pairs if one.input[0] in constants]
-        activations = [one for one in pairs if one.input[0] not in constants]
-        has_floats = any(len(constants[name].dims) > 1 for name in node.input if name in constants)
-        is_quantized = bool(activations) and len(activations) == len(values) - len(weights) and not has_floats
-        word = _word(activations, makers, constants) if is_quantized else plain
-        held = _word(weights[:1], makers, constants) if weights else word
-        told = word if held == word else f"{word}, weights {held}"
-        words.setdefault(modules[node.name][0], {}).setdefault(bool(weights) or has_floats, []).append(told)
-    return {
-        name: " and ".join(dict.fromkeys(found[max(found)])) for name, found in words.items()
-    }  # fmt: skip
+        weights = [pair for pair in pairs if pair.input[0] in self.constants]
+        activations = [pair for pair in pairs if pair.input[0] not in self.constants]
+        word = self.plain
+        if activations and len(activations) == len(values) - len(weights) and not floats:
+            word = self._held(activations[0])
+        elif node.op_type in _CLAMPS and values and values[0] is not None:
+            # It is done in the kernel before it, where that computes on integers.
+            word = self.seen.get(values[0].name, word)
+        self.seen[node.name] = word
+        held = [self._held(pair) for pair in weights if len(self.constants[pair.input[0]].dims) > 1]
+        told = word if not held or held[0] == word else f"{word}, weights {held[0]}"
+        return told, bool(held) or floats
 
-
-def _word(
-    pairs: Iterable[onnx.NodeProto], makers: Mapping[str, onnx.NodeProto], constants: Mapping[str, onnx.TensorProto]
-) -> str:
-    """Return the format of what a DQ reads; the sign is the runtime's affair."""
-    for pair in pairs:
-        maker = makers.get(pair.input[0])
+    def _held(self, pair: onnx.NodeProto) -> str:
+        """Return the format of what a DQ reads; its sign is the runtime's affair."""
+        maker = self.makers.get(pair.input[0])
         zero = pair.input[2] if len(pair.input) > 2 else maker.input[2] if maker and len(maker.input) > 2 else ""
-        held = constants.get(pair.input[0]) or constants.get(zero)
+        held = self.constants.get(pair.input[0]) or self.constants.get(zero)
         name = integer_type_name(held.data_type) if held is not None else "uint8"
         return _WORDS.get(name, name)
-    return ""
-
-
-def _float_word(constants: Iterable[onnx.TensorProto]) -> str:
-    kinds = {value.data_type for value in constants}
-    return "float16" if onnx.TensorProto.FLOAT16 in kinds else "float32"

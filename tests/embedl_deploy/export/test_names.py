@@ -63,7 +63,7 @@ def test_a_float_file_names_the_users_modules(kind: str, tmp_path: Path) -> None
     path = export_onnx(result.model, (VALUE,), tmp_path / "float.onnx")
     nodes = {node.name: node for node in onnx.load(path).graph.node}
     found = check_names(path, model)
-    by_op = {}
+    by_op: dict[str, set[tuple[str, ...]]] = {}
     for name, modules in found.items():
         by_op.setdefault(nodes[name].op_type, set()).add(modules)
     assert ("features.0.conv", "features.0.bn", "features.0.act") in by_op["Conv"]
