@@ -95,6 +95,7 @@ def _show_modules(comparison: Comparison, names: list[str], count: int) -> None:
         )
         for row in costliest[:count]
     ]  # fmt: skip
+    rows.append(("of no module", *(number(time, "ms") for time in comparison.outside_ms), "-"))
     table(("module", *names, "of the loss"), rows, folds=True)
     if len(costliest) > count:
         click.echo(f"{len(costliest) - count} more modules; --layers {len(costliest)} shows all.")

@@ -110,6 +110,7 @@ class Comparison:
         metrics: The numbers, with their ratios to the first run.
         layers: What each part of the model costs in each run.
         modules: What each module of the network costs in each run, where the models name them.
+        outside_ms: Time of each run's layers that belong to no known module; None where a run names none.
         float_choices: Which modules to leave in float, and what that costs.
         cautions: What a reader must know before believing a ratio.
     """
@@ -120,6 +121,7 @@ class Comparison:
     metrics: tuple[MetricRow, ...]
     layers: tuple[LayerRow, ...]
     modules: tuple[ModuleRow, ...]
+    outside_ms: tuple[float | None, ...]
     float_choices: tuple[FloatChoice, ...]
     cautions: tuple[str, ...]
 
@@ -165,7 +167,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
     facts = [facts_of(run, document) for run, document in zip(runs, documents, strict=True)]
     fact_rows = tuple(FactRow(name, tuple(fact[name] for fact in facts)) for name in FACTS)
     compared = tuple(_compared(run, document) for run, document in zip(runs, documents, strict=True))
-    modules = overlay_modules([module_times(document.content) for document in documents])
+    times = [module_times(document.content) for document in documents]
+    modules = overlay_modules(times)
     return Comparison(
         runs=compared,
         facts=tuple(row for row in fact_rows if any(value is not None for value in row.values)),
@@ -173,6 +176,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
         metrics=_metric_rows(runs, documents),
         layers=overlay([document.layers for document in documents]),
         modules=modules,
+        outside_ms=tuple(None if one is None else one.added_ms + one.unnamed_ms for one in times),
         float_choices=float_choices(modules),
         cautions=_cautions(compared, fact_rows),
     )

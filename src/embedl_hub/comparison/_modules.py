@@ -10,8 +10,9 @@ if TYPE_CHECKING:
 
     from embedl_hub.core.profile import ModuleTime, ModuleTimes
 
-# Below this part of the whole loss a module is not worth a sentence.
+# A module is worth a sentence for this part of the whole loss, or when float is faster by this part of the whole time.
 _WORTH_SAYING = 0.005
+_WORTH_SAVING = 0.01
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,8 @@ class FloatChoice:
     def sentence(self) -> str:
         """Say it in words."""
         name = self.name or "what the network itself computes"
-        time = f"+{self.extra_ms:.3g} ms" if self.extra_ms > 0 else "no time here"
-        won = f"{self.sensitivity_share:.1%} of the quantisation loss"
-        return f"Leaving {name} in float costs {time} and wins back {won}."
+        time = f"costs +{self.extra_ms:.3g} ms" if self.extra_ms > 0 else f"saves {-self.extra_ms:.3g} ms"
+        return f"Leaving {name} in float {time} and wins back {self.sensitivity_share:.1%} of the quantisation loss."
 
 
 def overlay_modules(tables: Sequence[ModuleTimes | None]) -> tuple[ModuleRow, ...]:
@@ -109,8 +109,13 @@ def float_choices(rows: Sequence[ModuleRow]) -> tuple[FloatChoice, ...]:
 
     Rows of one pair of runs stand together; a module that is not worth a sentence is left out.
     """
-    found = [choice for row in rows for choice in _choices(row)]
+    found = [choice for row in rows for choice in _choices(row) if _is_worth_it(choice, rows[0])]
     return tuple(sorted(found, key=lambda one: (one.quantized_run, *_order(one))))
+
+
+def _is_worth_it(choice: FloatChoice, network: ModuleRow) -> bool:
+    whole = network.times_ms[choice.quantized_run] or 0.0
+    return choice.sensitivity_share >= _WORTH_SAYING or -choice.extra_ms > _WORTH_SAVING * whole
 
 
 def _choices(row: ModuleRow) -> Iterator[FloatChoice]:
@@ -120,7 +125,7 @@ def _choices(row: ModuleRow) -> Iterator[FloatChoice]:
         if time is not None and precision is not None
     ]
     plain = next(((number, time) for number, time, is_float in known if is_float), None)
-    if plain is None or row.sensitivity_share is None or row.sensitivity_share < _WORTH_SAYING:
+    if plain is None or row.sensitivity_share is None:
         return
     for number, time, is_float in known:
         if not is_float:
@@ -129,5 +134,5 @@ def _choices(row: ModuleRow) -> Iterator[FloatChoice]:
 
 def _order(choice: FloatChoice) -> tuple[bool, float]:
     if choice.extra_ms <= 0:
-        return False, -choice.sensitivity_share
+        return False, choice.extra_ms
     return True, choice.extra_ms / choice.sensitivity_share

@@ -47,6 +47,12 @@ def test_a_profile_has_numbers_a_verdict_and_layers(
     assert shares == pytest.approx(1 if any(layer.time_ms for layer in result.layers) else 0)
     assert {layer.compute_unit for layer in result.layers} == {"CPU"}
     assert not [layer for layer in result.layers if "delegate" in layer.name.lower()]
+    assert result.modules is not None
+    named = [layer for layer in result.layers if layer.source_nodes]
+    assert named
+    assert all(layer.modules == tuple(f"net.{node}" for node in layer.source_nodes) for layer in named)
+    own = sum(row.own_ms or 0 for row in result.modules.rows)
+    assert own + result.modules.added_ms == pytest.approx(sum(layer.time_ms or 0 for layer in result.layers))
 
 
 def test_without_xnnpack_every_layer_leads_back_to_the_source(
