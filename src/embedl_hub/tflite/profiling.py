@@ -60,7 +60,8 @@ def completed(document: Mapping[str, Any], graph: Graph, sources: Mapping[str, s
                 **row,
                 "compute_unit": row.get("compute_unit", "CPU"),
                 "source_nodes": names,
-                "added_by_runtime": not names,
+                # A layer that tells no operator stands for some of the model's, nobody knows which.
+                "added_by_runtime": not names and isinstance(row.get("node"), int),
             }
         )
     return {

@@ -56,7 +56,7 @@ def journey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Journey]:
     torch.manual_seed(0)
     made = Journey(NamedNet(loops=True).eval(), tmp_path_factory.mktemp("journey"))
     plain = transform(made.network, (VALUE,), ONNXRUNTIME).model
-    skip = QuantConfig(skip=ModulesToSkip.layers("features.1.conv"))
+    skip = QuantConfig(skip=ModulesToSkip.layers("features.1.conv", "head"))
     quantized = quantize(plain, (VALUE,), skip, [VALUE], backend=ONNXRUNTIME)
     costs = sensitivity(quantized, (VALUE,))
     export_onnx(plain, (VALUE,), made.folder / "float.onnx", input_names=["x"])
@@ -98,22 +98,26 @@ def test_names_are_the_users_and_times_add_up(journey: Journey, name: str) -> No
 
 
 def test_precision_is_what_ran(journey: Journey) -> None:
-    """The layer that was left float is seen; what the hub quantises itself is INT8 though the file says float."""
+    """A layer that was left float is seen, also where the runtime quantises it all the same: it stands between pairs.
+
+    What the hub quantises itself is INT8 though its source says float.
+    """
     precisions = {
         name: {row.name: row.precision for row in journey.modules(name).rows} for name in ("float", "int8", "hub int8")
     }
     assert set(precisions["float"].values()) == {"float32", None}
     assert precisions["int8"]["features.0.conv"] == precisions["int8"]["shared"] == "int8"
-    assert precisions["int8"]["features.1.conv"] == "float32"
+    assert precisions["int8"]["head"] == "float32"
+    assert precisions["int8"]["features.1.conv"] == "int8, asked for float32"
     assert precisions["hub int8"]["features.1.conv"] == "int8"
 
 
 def test_loss_stands_beside_time(journey: Journey) -> None:
-    """As the sensitivity of the quantised model told it; the float layer has none."""
+    """As the sensitivity of the quantised model told it; a float layer has none."""
     rows = {row.name: row for row in journey.modules("int8").rows}
     assert sum(row.sensitivity_share or 0 for row in rows.values()) == pytest.approx(1)
     assert rows["features.1.conv"].sensitivity is None
-    assert rows["head"].sensitivity is not None
+    assert rows["shared"].sensitivity is not None
     assert journey.modules("int8").unit == "noise power / output power"
     assert journey.modules("float").unit is None
 
@@ -130,7 +134,7 @@ def test_a_comparison_says_what_float_costs(journey: Journey) -> None:
         export_run(store, ids[1], journey.folder / "run.html")
     rows = {row.name: row for row in comparison.modules}
     assert set(rows) <= set(dict(journey.network.named_modules()))
-    assert rows["head"].precisions == ("float32", "int8")
+    assert rows["shared"].precisions == ("float32", "int8")
     first = comparison.float_choices[0]
     assert first.extra_ms == pytest.approx(rows[first.name].own_ms[0] - rows[first.name].own_ms[1])  # type: ignore[operator]
     page = (journey.folder / "compare.html").read_text()

@@ -50,7 +50,7 @@ class ModuleTimes:
         rows: A module stands before those inside it, the costliest of its neighbours first. The first is the network.
         total_ms: The time of all layers.
         added_ms: Time of layers that the runtime added: they stand for no node of the source.
-        unnamed_ms: Time of layers whose nodes no module is known for.
+        unnamed_ms: Time of layers whose nodes no module is known for, or that the runtime does not lead back to nodes.
         unit: What the sensitivities are.
         method: How they were found out.
         problem: What the model's remarks say that cannot be read.
@@ -85,7 +85,7 @@ def module_times(document: Mapping[str, Any]) -> ModuleTimes | None:
         names = row.get("modules")
         if isinstance(names, list) and names and isinstance(names[0], str):
             owners.setdefault(names[0], []).append(row)
-        elif row.get("source_nodes"):
+        elif row.get("source_nodes") or row.get("added_by_runtime") is False:
             unnamed += _time(row)
         else:
             added += _time(row)
@@ -125,6 +125,7 @@ class _Costs:
 def _tree(
     owners: Mapping[str, Sequence[Mapping[str, Any]]], precisions: Mapping[str, str], costs: _Costs, whole: float
 ) -> Iterator[ModuleTime]:
+    is_mixed = not all(word.startswith("float") for word in precisions.values())
     times: dict[str, float] = {}
     for name, rows in owners.items():
         for above in _way_up(name):
@@ -144,7 +145,7 @@ def _tree(
             own_ms=None if own is None else sum(map(_time, own)),
             share=times[name] / whole if whole else None,
             layers=len(own or ()),
-            precision=None if own is None else _precision(own, precisions.get(name)),
+            precision=None if own is None else _precision(own, precisions.get(name), is_mixed=is_mixed),
             sensitivity=costs.values.get(name),
             sensitivity_share=costs.share(name),
         )
@@ -159,14 +160,18 @@ def _way_up(name: str) -> Iterator[str]:
         yield name
 
 
-def _precision(rows: Sequence[Mapping[str, Any]], asked: str | None) -> str | None:
-    """Return what a module's layers computed in; the runtime's word counts for more than the file's."""
+def _precision(rows: Sequence[Mapping[str, Any]], asked: str | None, *, is_mixed: bool) -> str | None:
+    """Return what a module's layers computed in; the runtime's word counts for more than the file's.
+
+    A file that quantises others and not this one asked for float; one that quantises nothing was quantised by us.
+    """
     ran = {row.get("integer") for row in rows} - {None}
     if not ran:
         return asked
     is_float = asked is None or asked.startswith("float")
     if ran == {True}:
-        return _INTEGERS if is_float else asked
+        told = f"{_INTEGERS}, asked for {asked}" if is_mixed and asked is not None else _INTEGERS
+        return told if is_float else asked
     word = asked if asked is not None and is_float else _FLOATS
     if ran == {False}:
         return word if is_float else f"{word}, asked for {asked}"

@@ -72,6 +72,13 @@ def test_what_ran_counts_for_more_than_what_was_asked(
     assert found.rows[1].precision == shown
 
 
+def test_a_float_layer_that_the_runtime_quantised_is_told() -> None:
+    """In a file that quantises others: its maker left this one in float on purpose."""
+    rows = [layer(1.0, ["a"], integer=True), layer(1.0, ["b"], integer=True)]
+    found = table(*rows, precisions={"a": "float32", "b": "int8"})
+    assert {row.name: row.precision for row in found.rows[1:]} == {"a": "int8, asked for float32", "b": "int8"}
+
+
 def test_costs_stand_beside_times() -> None:
     """With unit, method and their part of the whole."""
     told = {"unit": "points", "method": "measured", "modules": {"a": 3.0, "b": 1.0, "gone": 0.0}}
