@@ -4,13 +4,17 @@ The copy may be traced, switched between train and eval, and taken apart; the us
 Parameters and buffers are the same tensors, except statistics that a forward pass updates: those are copied.
 """
 
+import copy
 import types
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 from torch import nn
 
+_Model = TypeVar("_Model", bound=nn.Module)
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _STATISTICS = (nn.modules.batchnorm._NormBase,)
 
@@ -18,6 +22,13 @@ _STATISTICS = (nn.modules.batchnorm._NormBase,)
 def clone_module(model: nn.Module) -> nn.Module:
     """Return a structural copy of `model` that shares its weights."""
     return clone_modules({"": model})[""]
+
+
+def copy_deep(model: _Model) -> _Model:
+    """Return a copy with weights of its own; torch's pytree complains of its own code when a graph of its is copied."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`isinstance\\(treespec, LeafSpec\\)`", FutureWarning)
+        return copy.deepcopy(model)
 
 
 def clone_modules(modules: Mapping[str, nn.Module]) -> dict[str, nn.Module]:

@@ -17,6 +17,8 @@ from embedl_deploy._clone import clone_modules
 from embedl_deploy._run import Clock, Visit, bind, evaluating, flatten_call, run_graph
 from embedl_deploy.pattern import Call, Expand, Match, PassThrough, Replacement, Shape, View
 
+# Under this key a graph module's meta holds what quantising each of its layers costs, where that is known.
+COSTS = "embedl_deploy.costs"
 _IN_PLACE = frozenset({"iadd", "imul", "isub", "itruediv", "ifloordiv", "setitem"})
 _PURE = frozenset({"size", "dim", "getattr", "getitem", "sym_size", "mul", "floordiv", "add", "sub", "numel", "shape"})
 
@@ -42,7 +44,8 @@ class _Form:
 class Network(View):
     """An fx graph together with the modules and tensors its nodes name.
 
-    Modules are our own shallow copies; the tensors inside them are the user's.
+    Modules are our own shallow copies; the tensors inside them are the user's. `names` are the modules of the user's
+    model, where they are known.
     """
 
     graph: fx.Graph
@@ -51,6 +54,7 @@ class Network(View):
     title: str
     training: bool
     example: Example | None = None
+    names: frozenset[str] = frozenset()
     _forms: dict[fx.Node, _Form] = field(default_factory=dict)
     _readers: dict[int, list[str]] | None = None
     _writers: dict[fx.Node, list[fx.Node]] | None = None
@@ -151,7 +155,9 @@ class Network(View):
         graph.set_codegen(self.graph._codegen)
         forms = {twin[node]: form for node, form in self._forms.items() if node in twin}
         modules = clone_modules({target: self.modules[target] for target in self.calls})
-        return Network(graph, modules, dict(self.tensors), self.title, self.training, self.example, forms)
+        return Network(
+            graph, modules, dict(self.tensors), self.title, self.training, self.example, self.names, forms
+        )  # fmt: skip
 
     def to_graph_module(self) -> fx.GraphModule:
         """Wrap the graph and what it refers to as a torch module."""
@@ -171,6 +177,20 @@ class Network(View):
     def origins_of(self, node: fx.Node) -> tuple[str, ...]:
         """Return the places in the user's model that a node stands for."""
         return tuple(node.meta.get("origins", ())) or (self.place_of(node),)
+
+    def note_modules(self, model: nn.Module) -> None:
+        """Note at every node which module of the user's model made it; a module with two names goes by the first."""
+        first = {id(part): name for name, part in model.named_modules()}
+        every = {name: first[id(part)] for name, part in model.named_modules(remove_duplicate=False)}
+        self.names = frozenset(first.values())
+        for node in self.graph.nodes:
+            module = self.module_of(node)
+            # A function that was given a module's form may have a name that is a module's by chance.
+            own = module is not None and _is_same(module, model, str(node.target))
+            name = str(node.target) if own else owner_of(node)
+            while name not in every:
+                name = name.rpartition(".")[0]
+            node.meta["modules"] = (every[name],)
 
     def recast_module(self, node: fx.Node, target: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         """Turn a call of a function into a call of the module it is a form of."""
@@ -197,7 +217,9 @@ class Network(View):
         members = list(match.ops.values())
         origins = tuple(dict.fromkeys(name for node in members for name in self.origins_of(node)))
         inputs = tuple(self._current(node) for node in match.inputs)
-        marks = {"origins": origins, "made_by": made_by}
+        # The leader's module first: what the others do is done in its kernel.
+        modules = tuple(dict.fromkeys(name for node in (match.leader, *members) for name in modules_of(node)))
+        marks = {"origins": origins, "made_by": made_by, "modules": modules}
         if isinstance(replacement, PassThrough):
             self._hand_over(match.output, inputs[replacement.position])
         elif isinstance(replacement, Expand):
@@ -270,6 +292,8 @@ class Network(View):
                     node.op, target, args, kwargs, name=f"{prefix}_{node.name}".replace(".", "_")
                 )
             new.meta = {"place": place, **marks}
+            if place in self.names:
+                new.meta["modules"] = (place, *marks["modules"])
             values[node] = new
 
     def _adopt(self, node: fx.Node, target: str, named: dict[str, nn.Module], module: nn.Module) -> None:
@@ -397,6 +421,22 @@ def owner_of(node: fx.Node) -> str:
     stack = node.meta.get("nn_module_stack")
     path = str(next(reversed(stack.values()))[0]) if stack else ""
     return join(node.meta.get("within", ""), path.removeprefix("L['self']").removeprefix("."))
+
+
+def modules_of(node: fx.Node) -> tuple[str, ...]:
+    """Return the modules of the user's model that a node comes from, the main one first; empty is the model itself."""
+    noted = node.meta.get("modules")
+    return tuple(noted) if noted else (str(node.target) if node.op == "call_module" else owner_of(node),)
+
+
+def _is_same(module: nn.Module, model: nn.Module, name: str) -> bool:
+    """Say whether a module is the one a model has under this name, or stands for it on its parameters."""
+    try:
+        other = model.get_submodule(name)
+    except AttributeError:
+        return False
+    own = {id(parameter) for parameter in other.parameters(recurse=False)}
+    return module is other or any(id(parameter) in own for parameter in module.parameters())
 
 
 def join(*parts: str) -> str:

@@ -64,7 +64,9 @@ def trace(model: Model, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] 
         network = from_graph_module(copy, example)
         recompose(network, None)
         return Tracing(network, "graph", (), (), expected)
-    return replace(_trace_module(copy, example, expected), expected=expected)
+    tracing = _trace_module(copy, example, expected)
+    tracing.network.note_modules(copy)
+    return replace(tracing, expected=expected)
 
 
 def _trace_module(model: nn.Module, example: Example | None, expected: Any) -> Tracing:

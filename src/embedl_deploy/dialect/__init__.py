@@ -10,7 +10,9 @@ The canonical form, which the exporter writes and `lower` reads:
 - Biases are float initialisers.
 - ``metadata_props["edgeproof.ranges"]`` is JSON, ``{tensor name: [min, max]}``, for every observed tensor, quantised
   or not, so that lowering can add the Q that another dialect wants.
-- ``metadata_props["edgeproof.modules"]`` is JSON, ``{node name: qualified name of the module}``.
+- ``metadata_props["edgeproof.modules"]`` is JSON, ``{node name: [qualified names of its modules]}``, the main one
+  first; beside it stand ``edgeproof.precisions``, ``{module: number format}``, and ``edgeproof.sensitivity``, what
+  quantising each costs, all in the version that ``edgeproof.format`` tells. Lowering writes the first two anew.
 - ``metadata_props["edgeproof.labels"]`` is JSON, ``{label of a stub in the torch model: tensor name}``.
 
 Tensor and node names are kept by lowering. What a dialect cannot hold (scales of another sign, float biases, the

@@ -1,6 +1,5 @@
 """`check`: the kernel of every operator, predicted from the file and, where the runtime is here, confirmed by it."""
 
-import json
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -13,7 +12,8 @@ from embedl_deploy.dialect._build import build_tensorrt
 from embedl_deploy.dialect._dialects import MOVES, ONNXRUNTIME_ARM, ONNXRUNTIME_X86, TENSORRT, Dialect, get_dialect
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
-from embedl_deploy.dialect._model import MODULES, Parts, metadata, name_nodes, read
+from embedl_deploy.dialect._model import Parts, name_nodes, read
+from embedl_deploy.dialect._names import read_modules
 from embedl_deploy.dialect._optimized import kernels, leftovers, optimized
 from embedl_deploy.dialect._place import WEIGHTED
 from embedl_deploy.dialect._rules import predict
@@ -139,7 +139,7 @@ def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialec
     proto.CopyFrom(load(model))
     name_nodes(proto.graph)
     parts = read(proto)
-    modules = _modules(proto)
+    modules = {node: names[0] for node, names in read_modules(proto).items()}
     if target in (ONNXRUNTIME_X86, ONNXRUNTIME_ARM):
         parts = propagated(parts)
         rows = _verdicts(parts, fuse(parts, signed_kernels=target is ONNXRUNTIME_ARM), target, modules)
@@ -149,14 +149,6 @@ def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialec
         built = build_tensorrt(proto)
         return Contract(target.name, rows, built.summary, built.refused)
     return Contract(target.name, rows, f"Predicted from rules; {target.name} itself was not asked.")
-
-
-def _modules(model: onnx.ModelProto) -> dict[str, str]:
-    try:
-        found = json.loads(metadata(model).get(MODULES, "{}"))
-    except ValueError:
-        return {}
-    return {str(node): str(module) for node, module in found.items()} if isinstance(found, dict) else {}
 
 
 def _verdicts(parts: Parts, found: Iterable[Kernel], dialect: Dialect, modules: dict[str, str]) -> tuple[Verdict, ...]:

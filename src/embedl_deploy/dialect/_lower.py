@@ -11,6 +11,7 @@ from embedl_deploy.dialect._dialects import Dialect, get_dialect
 from embedl_deploy.dialect._files import check_graph
 from embedl_deploy.dialect._half import halve
 from embedl_deploy.dialect._model import DIALECT, NOTES, ORIGIN, Parts, opset_of, read, set_metadata, write
+from embedl_deploy.dialect._names import renew_modules
 from embedl_deploy.dialect._opset import raise_opset
 from embedl_deploy.dialect._origin import recall, remember
 from embedl_deploy.dialect._place import convert_formats, cut_at_zero, place, share_scales, show_floors
@@ -74,6 +75,7 @@ def _finish(before: Parts, parts: Parts, target: Dialect, float_type: str) -> on
             NOTES: json.dumps(parts.notes) if parts.notes else "",
         },
     )
+    renew_modules(lowered)
     return lowered
 
 

@@ -19,6 +19,9 @@ from embedl_deploy.errors import ModelFileError
 
 RANGES = "edgeproof.ranges"
 MODULES = "edgeproof.modules"
+PRECISIONS = "edgeproof.precisions"
+SENSITIVITY = "edgeproof.sensitivity"
+FORMAT = "edgeproof.format"
 LABELS = "edgeproof.labels"
 ORIGIN = "edgeproof.origin"
 NOTES = "edgeproof.notes"
@@ -110,6 +113,11 @@ class Parts:
         used = set(self.edges.values())
         for name in [name for name in self.tensor_of if name not in used]:
             del self.tensor_of[name], self.params[name]
+
+
+def integer_type_name(number: int) -> str:
+    """Return the name of a quantised type, ONNX's own for others."""
+    return _TYPE_NAMES.get(number) or str(onnx.TensorProto.DataType.Name(number)).lower()
 
 
 def opset_of(model: onnx.ModelProto) -> int:

@@ -1,11 +1,14 @@
 """The network as it is written to a file: integer weights, folded batch norm, stubs as operators of their own."""
 
-import copy
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
+from embedl_deploy._clone import copy_deep
+from embedl_deploy._graph import modules_of
 from embedl_deploy.export._operators import dequantize, mark, quantize_dequantize
 from embedl_deploy.nn import QuantizedConv, QuantizedJoint, QuantizedLinear, QuantStub, WeightQuantizer
 from embedl_deploy.nn.number import NumberFormat, Precision
@@ -118,9 +121,32 @@ class FrozenLinear(_Weight):
         return result if self.bias is None else result + self.bias
 
 
+@dataclass(frozen=True)
+class _Method:
+    """A method by its name."""
+
+    name: str
+
+    def __call__(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(value, self.name)(*args, **kwargs)
+
+
+class _Step(nn.Module):
+    """A function as a module: torch's exporter notes at every node the module it comes from, and nothing else."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+        self.training = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        return self._function(*args, **kwargs)
+
+
 def freeze(model: nn.Module) -> nn.Module:
     """Return a copy of a model in the form it is written in; the model itself stays as it is."""
-    result = copy.deepcopy(model).eval()
+    result = copy_deep(model).eval()
     for name, part in list(result.named_modules()):
         if isinstance(part, QuantizedConv):
             _put(result, name, FrozenConv(part))
@@ -131,7 +157,24 @@ def freeze(model: nn.Module) -> nn.Module:
     for name, part in list(result.named_modules()):
         if isinstance(part, QuantStub):
             _put(result, name, FrozenStub(part))
+    if isinstance(result, fx.GraphModule):
+        _wrap_functions(result)
     return result
+
+
+def _wrap_functions(model: fx.GraphModule) -> None:
+    """Call every function and method through a module that has the name of its node."""
+    for node in model.graph.nodes:
+        node.meta.setdefault("modules", modules_of(node))
+        # What an earlier tracer noted would be taken over instead of the modules that are called now.
+        node.meta.pop("nn_module_stack", None)
+        if node.op not in ("call_function", "call_method"):
+            continue
+        function = _Method(node.target) if node.op == "call_method" else node.target
+        node.meta.setdefault("place", node.name)
+        node.op, node.target = "call_module", f"steps.{node.name}"
+        model.add_submodule(node.target, _Step(function))
+    model.recompile()
 
 
 def _put(model: nn.Module, name: str, part: nn.Module) -> None:

@@ -4,7 +4,6 @@ What torch's exporter is given are the operators of `_operators`: QuantizeLinear
 taken out again once it has told which tensor of the file a stub stood on.
 """
 
-import ast
 import contextlib
 import io
 import json
@@ -19,16 +18,18 @@ from onnx import helper, numpy_helper
 from torch import fx, nn
 
 from embedl_deploy import dialect as dialects
+from embedl_deploy.dialect._model import LABELS, RANGES, SENSITIVITY, set_metadata
+from embedl_deploy.dialect._names import note_modules
 from embedl_deploy.errors import ExportError
 from embedl_deploy.export._frozen import freeze, is_int4
+from embedl_deploy.export._names import Costs, Scopes, costs_by_module
 from embedl_deploy.export._operators import DOMAIN
 from embedl_deploy.nn import QuantStub
 
 OPSET = 21
-_SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def export_onnx(
+def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     model: nn.Module,
     args: tuple[Any, ...],
     path: str | Path,
@@ -39,6 +40,7 @@ def export_onnx(
     fallback: bool = False,
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
+    sensitivity: Costs | None = None,
 ) -> Path:
     """Write a transformed model, quantised or not, as an ONNX file.
 
@@ -55,6 +57,8 @@ def export_onnx(
         fallback: Leave in float what the dialect cannot express, instead of refusing.
         input_names: Names of the inputs in the file.
         output_names: Names of the outputs in the file.
+        sensitivity: What `embedl_deploy.quantize.sensitivity` returned for this model, to be read beside the times of
+            a profile; left out, what `quantize` found out on the way to a goal.
 
     Raises:
         ExportError: The model is not calibrated, the folder is missing, or torch cannot export it.
@@ -66,9 +70,11 @@ def export_onnx(
     if not target.parent.is_dir():
         raise ExportError(f"there is no folder '{target.parent}' to write '{target.name}' to; make it first.")
     _check(model)
+    costs = costs_by_module(model, sensitivity)
     frozen = freeze(model)
     proto = _export(frozen, args, dict(kwargs or {}), dynamic_batch, input_names, output_names)
     _finish(proto, model, frozen)
+    set_metadata(proto, {SENSITIVITY: costs})
     if dialect is not None:
         proto = dialects.lower(proto, dialect, fallback=fallback)
     onnx.save(proto, target)
@@ -161,15 +167,8 @@ def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None
         for stub in model.modules()
         if isinstance(stub, QuantStub) and stub.calibrated and stub.label in labels
     }
-    helper.set_model_props(
-        proto,
-        {
-            **{one.key: one.value for one in proto.metadata_props},
-            "edgeproof.ranges": json.dumps(ranges),
-            "edgeproof.modules": json.dumps(modules),
-            "edgeproof.labels": json.dumps(labels),
-        },
-    )
+    set_metadata(proto, {RANGES: json.dumps(ranges), LABELS: json.dumps(labels)})
+    note_modules(proto, modules)
     keep = [one for one in proto.opset_import if one.domain != DOMAIN]
     del proto.opset_import[:]
     proto.opset_import.extend(keep)
@@ -244,46 +243,21 @@ def _narrow(graph: onnx.GraphProto, frozen: nn.Module) -> None:
             value.type.tensor_type.elem_type = onnx.TensorProto.INT4
 
 
-def _name_nodes(graph: onnx.GraphProto, frozen: nn.Module) -> dict[str, str]:
-    """Name nodes after the modules they come from; return the module of every node."""
-    places = _places(frozen)
+def _name_nodes(graph: onnx.GraphProto, frozen: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Name nodes after the places they come from; return the user's modules of every node."""
+    scopes = Scopes(frozen)
     used: dict[str, int] = {}
-    modules: dict[str, str] = {}
+    modules: dict[str, tuple[str, ...]] = {}
     for node in graph.node:
-        place = _place_of(node, places)
-        base = f"{place}/{node.op_type}" if place else node.op_type
+        origin = scopes.of(node)
+        base = f"{origin.place}/{node.op_type}" if origin is not None and origin.place else node.op_type
         number = used.get(base, 0)
         used[base] = number + 1
         node.name = base if not number else f"{base}_{number}"
-        if place:
-            modules[node.name] = place
-            _set_metadata(node, "edgeproof.module", place)
+        if origin is not None:
+            modules[node.name] = origin.modules
+            _set_metadata(node, "edgeproof.module", origin.modules[0])
     return modules
-
-
-def _places(frozen: nn.Module) -> dict[str, str]:
-    """Return, for every module the graph calls, its qualified name in the user's model."""
-    if not isinstance(frozen, fx.GraphModule):
-        return {}
-    values = {node.name: str(node.meta.get("place", node.target)) for node in frozen.graph.nodes}
-    found = {}
-    for node in frozen.graph.nodes:
-        if node.op == "call_module":
-            # A stub belongs to the value it stands on.
-            source = node.args[0] if str(node.target).startswith("stubs.") else node
-            found[str(node.target)] = values[source.name]
-    return found
-
-
-def _place_of(node: onnx.NodeProto, places: Mapping[str, str]) -> str:
-    """Return the user's module a node comes from, empty when it comes from none."""
-    text = next((one.value for one in node.metadata_props if one.key == _SCOPES), "[]")
-    for scope in reversed(ast.literal_eval(text)):
-        parts = str(scope).split(".")
-        for end in range(len(parts), 0, -1):
-            if (name := ".".join(parts[:end])) in places:
-                return places[name]
-    return ""
 
 
 def _set_metadata(node: onnx.NodeProto, key: str, value: str) -> None:

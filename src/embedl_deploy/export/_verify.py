@@ -22,7 +22,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from embedl_deploy.dialect._files import load
-from embedl_deploy.dialect._model import DIALECT, LABELS, MODULES, metadata
+from embedl_deploy.dialect._model import DIALECT, LABELS, metadata
+from embedl_deploy.dialect._names import read_modules
 from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array
 from embedl_deploy.errors import InputError, ModelFileError
 from embedl_deploy.export._verification import BoundaryRow, OutputRow, Verification
@@ -231,7 +232,7 @@ class _Work:
         )
 
     def boundary_rows(self) -> tuple[BoundaryRow, ...]:
-        modules = json.loads(metadata(self.model).get(MODULES, "{}"))
+        modules = {node: names[0] for node, names in read_modules(self.model).items()}
         makers = {kernel.boundary: kernel for kernel in self.integer.kernels if kernel.boundary is not None}
         nodes = {name: node for node in self.integer.parts.graph.node for name in node.output}
         inexact = set(self.integer.inexact)

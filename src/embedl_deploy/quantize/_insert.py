@@ -1,6 +1,5 @@
 """Carry a placement out: stubs on values, quantisers on weights, batch norm folded into the layers that take it."""
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from embedl_deploy._clone import copy_deep
 from embedl_deploy._graph import Network
 from embedl_deploy.errors import QuantizationError
 from embedl_deploy.nn import (
@@ -137,7 +137,7 @@ def insert_qdq(
     if _KEY in model.meta:
         raise QuantizationError("this model has quantise/dequantise pairs already; give the model that transform made.")
     config = config or QuantConfig()
-    result = copy.deepcopy(model)
+    result = copy_deep(model)
     symmetric = matches.symmetric if symmetric is None else symmetric
     form = config.activation.format(symmetric=symmetric)
     nodes = {node.name: node for node in result.graph.nodes}

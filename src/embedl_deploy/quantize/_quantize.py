@@ -189,7 +189,8 @@ class _Job:
     ) -> tuple[fx.GraphModule, QuantReport]:
         """Leave layers float until the goal is met."""
         args, kwargs = self.sample(result)
-        ranking = [one.place for one in sensitivity(result, args, kwargs=kwargs).layers]
+        costs = sensitivity(result, args, kwargs=kwargs)
+        ranking = [one.place for one in costs.layers]
         reports: dict[tuple[str, ...], QuantReport] = {(): report}
 
         def build(islands: tuple[str, ...]) -> fx.GraphModule:
@@ -204,7 +205,7 @@ class _Job:
 
         assert isinstance(self.model, fx.GraphModule)
         found, search = find_islands(build, result, self.model, ranking, target)
-        return found, replace(reports[search.islands], search=search)
+        return found, replace(reports[search.islands], search=search, sensitivity=costs)
 
 
 def _first_batches(model: fx.GraphModule, data: Iterable[Any]) -> Sample:

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from torch import fx, nn
 
+from embedl_deploy._graph import COSTS
 from embedl_deploy.quantize._calibration import Calibration
 from embedl_deploy.quantize._cures import Treatment, treatments_table
 from embedl_deploy.quantize._insert import setup_of
 from embedl_deploy.quantize._placement import Placement
+from embedl_deploy.quantize._sensitivity import Sensitivity
 
 _KEY = "embedl_deploy.quantize.report"
 
@@ -53,6 +55,7 @@ class QuantReport:
         calibration: The statistics; keep them to solve scales again without the data.
         treatments: Every cure that was tried, with its measured effect.
         search: The search for float islands, where a target was given.
+        sensitivity: What each layer costs with all of them quantised, where a target was given.
         example_only: Ranges are those of the example inputs, as no other data was given.
     """
 
@@ -60,6 +63,7 @@ class QuantReport:
     calibration: Calibration
     treatments: tuple[Treatment, ...] = ()
     search: Search | None = None
+    sensitivity: Sensitivity | None = None
     example_only: bool = False
 
     def __str__(self) -> str:
@@ -77,6 +81,8 @@ class QuantReport:
 def put_report(model: fx.GraphModule, report: QuantReport) -> None:
     """Let a report travel with its model."""
     model.meta[_KEY] = report
+    if report.sensitivity is not None:
+        model.meta[COSTS] = report.sensitivity
 
 
 def report_of(model: nn.Module) -> QuantReport:

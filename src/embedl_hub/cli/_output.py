@@ -86,6 +86,10 @@ def open_store(home: Path | None) -> Store:
     return Store(folder)
 
 
+# What tables call the module that has no name: the network itself.
+NETWORK = "(the network itself)"
+
+
 def emit(value: object) -> None:
     """Print a value as JSON."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, number, open_store, table
+from embedl_hub.cli._output import NETWORK, emit, home_option, json_option, number, open_store, table
 from embedl_hub.comparison import compare
 
 if TYPE_CHECKING:
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from embedl_hub.comparison import Comparison, MetricRow
 
 _LAYERS_SHOWN = 10
+_CHOICES_SHOWN = 5
 _LETTERS = 26
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True)
-@click.option("--layers", default=_LAYERS_SHOWN, show_default=True, help="Show so many layers, the costliest first.")
+@click.option(
+    "--layers", default=_LAYERS_SHOWN, show_default=True, help="So many layers and modules, the costliest first."
+)
 @home_option
 @json_option
 def command(runs: tuple[str, ...], layers: int, home: Path | None, as_json: bool) -> None:
@@ -53,6 +56,8 @@ def _show(comparison: Comparison, layers: int) -> None:
         table(("metric", *names), [(row.name, *_cells(row)) for row in comparison.metrics], folds=True)
     if comparison.layers:
         _show_layers(comparison, names, layers)
+    if comparison.modules:
+        _show_modules(comparison, names, layers)
     for line in (*comparison.headline(), *(f"! {caution}" for caution in comparison.cautions)):
         click.echo(line)
 
@@ -74,6 +79,28 @@ def _show_layers(comparison: Comparison, names: list[str], count: int) -> None:
     table(("layer", *names), rows, folds=True)
     if len(costliest) > count:
         click.echo(f"{len(costliest) - count} more layers; --layers {len(costliest)} shows all.")
+
+
+def _show_modules(comparison: Comparison, names: list[str], count: int) -> None:
+    own = [row for row in comparison.modules if any(time is not None for time in row.own_ms)]
+    costliest = sorted(own, key=lambda row: -max((time or 0.0) for time in row.own_ms))
+    rows = [
+        (
+            _short(row.name or NETWORK, 60),
+            *(
+                f"{number(time, 'ms')} {word or ''}".strip()
+                for time, word in zip(row.own_ms, row.precisions, strict=True)
+            ),
+            "-" if row.sensitivity_share is None else f"{row.sensitivity_share:.1%}",
+        )
+        for row in costliest[:count]
+    ]  # fmt: skip
+    rows.append(("of no module", *(number(time, "ms") for time in comparison.outside_ms), "-"))
+    table(("module", *names, "of the loss"), rows, folds=True)
+    if len(costliest) > count:
+        click.echo(f"{len(costliest) - count} more modules; --layers {len(costliest)} shows all.")
+    for choice in comparison.float_choices[:_CHOICES_SHOWN]:
+        click.echo(choice.sentence())
 
 
 def _short(text: str | None, length: int = 40) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, open_store, progress, table
+from embedl_hub.cli._output import NETWORK, emit, home_option, json_option, number, open_store, progress, table
 from embedl_hub.cli._output import size as shown_size
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.errors import ConfigError, TrackingError
@@ -20,10 +20,12 @@ from embedl_hub.tracking import Client, RunStatus, RunType, Store, check_filter,
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from embedl_hub.core.profile import ModuleTimes
     from embedl_hub.tracking import Run
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _VALUES = ("params", "metrics", "tags", "artifacts", "traceback")
+_MODULES_SHOWN = 20
 _ENDINGS = ("FINISHED", "FAILED", "KILLED")
 
 
@@ -111,8 +113,10 @@ def show(run_id: str, home: Path | None, as_json: bool) -> None:
         "used_by": [other.id for other in lineage.used_by],
         "parts": [other.id for other in lineage.parts],
     }
+    modules = _modules(run)
     if as_json:
-        emit({**_as_dict(run), "lineage": related})
+        told = None if modules is None else dataclasses.asdict(modules)
+        emit({**_as_dict(run), "lineage": related, "modules": told})
         return
     facts = [("run", run.id), ("project", run.project), ("type", run.type), ("name", run.name)]
     facts += [("status", f"{run.status.value}{', archived' if run.archived else ''}")]
@@ -126,8 +130,45 @@ def show(run_id: str, home: Path | None, as_json: bool) -> None:
     facts += [(f"tag {name}", value) for name, value in run.tags.items()]
     facts += [(f"artifact {name}", f"{item.local_path} ({item.size_bytes} B)") for name, item in run.artifacts.items()]
     table(None, facts)
+    if modules is not None:
+        _show_modules(modules)
     if run.traceback:
         click.echo(run.traceback)
+
+
+def _modules(run: Run) -> ModuleTimes | None:
+    """Return a profile by modules; None for what is no profile, or one whose model names none."""
+    from embedl_hub.core.profile import module_times  # noqa: PLC0415 - only here
+
+    artifact = run.artifacts.get("output_file")
+    if run.type != "PROFILE" or artifact is None or artifact.local_path is None:
+        return None
+    try:
+        document = json.loads(artifact.local_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return module_times(document) if isinstance(document, dict) else None
+
+
+def _show_modules(modules: ModuleTimes) -> None:
+    costliest, whole = modules.costliest, modules.total_ms or 1.0
+    rows = [
+        (
+            row.name or NETWORK, number(row.own_ms, "ms"), f"{(row.own_ms or 0) / whole:.1%}", row.precision or "-",
+            "-" if row.sensitivity is None else f"{row.sensitivity:.2g} ({row.sensitivity_share or 0:.1%})",
+        )
+        for row in costliest[:_MODULES_SHOWN]
+    ]  # fmt: skip
+    for name, time_ms in (("added by the runtime", modules.added_ms), ("of no known module", modules.unnamed_ms)):
+        if time_ms:
+            rows.append((name, number(time_ms, "ms"), f"{time_ms / whole:.1%}", "-", "-"))
+    table(("module", "time", "share", "precision", "sensitivity"), rows)
+    if len(costliest) > _MODULES_SHOWN:
+        click.echo(f"{len(costliest) - _MODULES_SHOWN} more modules; --json has all, and sums over those around them.")
+    if modules.method:
+        click.echo(f"Sensitivity: {modules.method}; {modules.unit}.")
+    if modules.problem:
+        click.echo(f"! The model's own remarks: {modules.problem}.")
 
 
 @command.command("start")

@@ -4,15 +4,18 @@ from embedl_hub.comparison._compare import ComparedRun, Comparison, FactRow, Met
 from embedl_hub.comparison._gate import GateResult, Pair, Verdict, gate
 from embedl_hub.comparison._junit import junit_xml
 from embedl_hub.comparison._layers import LayerRow
+from embedl_hub.comparison._modules import FloatChoice, ModuleRow
 from embedl_hub.comparison._statistics import Ratio
 
 __all__ = [
     "ComparedRun",
     "Comparison",
     "FactRow",
+    "FloatChoice",
     "GateResult",
     "LayerRow",
     "MetricRow",
+    "ModuleRow",
     "Pair",
     "Ratio",
     "Verdict",

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.comparison._facts import FACTS, Document, facts_of, read_document
 from embedl_hub.comparison._layers import LayerRow, overlay
+from embedl_hub.comparison._modules import FloatChoice, ModuleRow, float_choices, overlay_modules
 from embedl_hub.comparison._statistics import RATES, Error, Ratio, error_of, ratio_of, take
+from embedl_hub.core.profile import module_times
 from embedl_hub.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,6 +109,9 @@ class Comparison:
         params: Further parameters that differ.
         metrics: The numbers, with their ratios to the first run.
         layers: What each part of the model costs in each run.
+        modules: What each module of the network costs in each run, where the models name them.
+        outside_ms: Time of each run's layers that belong to no known module; None where a run names none.
+        float_choices: Which modules to leave in float, and what that costs.
         cautions: What a reader must know before believing a ratio.
     """
 
@@ -115,6 +120,9 @@ class Comparison:
     params: tuple[FactRow, ...]
     metrics: tuple[MetricRow, ...]
     layers: tuple[LayerRow, ...]
+    modules: tuple[ModuleRow, ...]
+    outside_ms: tuple[float | None, ...]
+    float_choices: tuple[FloatChoice, ...]
     cautions: tuple[str, ...]
 
     @property
@@ -137,6 +145,8 @@ class Comparison:
             given["differs"] = row.differs
         for given, metric in zip(values["metrics"], self.metrics, strict=True):
             given["conclusions"] = [metric.conclusion(number) for number in range(len(self.runs))]
+        for given, choice in zip(values["float_choices"], self.float_choices, strict=True):
+            given["extra_ms"], given["sentence"] = choice.extra_ms, choice.sentence()
         values["headline"] = list(self.headline())
         plain: dict[str, Any] = json.loads(json.dumps(values))
         return plain
@@ -157,12 +167,17 @@ def compare(runs: Sequence[Run]) -> Comparison:
     facts = [facts_of(run, document) for run, document in zip(runs, documents, strict=True)]
     fact_rows = tuple(FactRow(name, tuple(fact[name] for fact in facts)) for name in FACTS)
     compared = tuple(_compared(run, document) for run, document in zip(runs, documents, strict=True))
+    times = [module_times(document.content) for document in documents]
+    modules = overlay_modules(times)
     return Comparison(
         runs=compared,
         facts=tuple(row for row in fact_rows if any(value is not None for value in row.values)),
         params=_differing_params(runs),
         metrics=_metric_rows(runs, documents),
         layers=overlay([document.layers for document in documents]),
+        modules=modules,
+        outside_ms=tuple(None if one is None else one.added_ms + one.unnamed_ms for one in times),
+        float_choices=float_choices(modules),
         cautions=_cautions(compared, fact_rows),
     )
 

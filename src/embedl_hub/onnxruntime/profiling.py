@@ -8,10 +8,11 @@ from embedl_hub.core.profile import ONNXRuntimeProfilingResult, ProfileError
 from embedl_hub.onnxruntime.layers import map_layers
 from embedl_hub.onnxruntime.places import settings
 from embedl_hub.paths import RemotePath
-from embedl_hub.toolchain.model import inputs_of, model_file, name_nodes, precision_of, read_graph
+from embedl_hub.toolchain.model import inputs_of, model_file, precision_of, read_graph
+from embedl_hub.toolchain.modules import source_of, with_modules
 from embedl_hub.toolchain.profiles import check_format, data_arguments, log_document
 from embedl_hub.toolchain.program import call, plan_arguments
-from embedl_hub.toolchain.refusal import RefusedError, refusals_as
+from embedl_hub.toolchain.refusal import refusals_as
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,12 @@ _UNITS = {
     "NvTensorRTRTX": "GPU", "ROCM": "GPU", "MIGraphX": "GPU", "Dml": "GPU", "WebGpu": "GPU", "JS": "GPU",
     "QNN": "NPU", "VitisAI": "NPU", "RKNPU": "NPU", "CANN": "NPU", "VSINPU": "NPU",
 }  # fmt: skip
+_INTEGER_KERNELS = ("QLinear", "QGemm", "QAttention", "DynamicQuantize")
+_MOVERS = frozenset({
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ReorderInput", "ReorderOutput", "Transpose", "Cast",
+    "Reshape", "Identity", "Flatten", "MemcpyToHost", "MemcpyFromHost", "Unsqueeze", "Squeeze", "MaxPool", "Slice",
+    "Concat", "Gather", "Shape",
+})  # fmt: skip
 
 
 def profile_model(
@@ -70,23 +77,11 @@ def profile_model(
         if place.config.layer_runs > 0:
             place.get(trace, ctx.artifact_dir / "trace.json")
             ctx.client.log_artifact(ctx.artifact_dir / "trace.json", name="trace")
-        document = completed(document, compiled, _source(ctx, model), place)
+        document = completed(document, compiled, source_of(ctx, model), place)
     log_document(ctx, document)
     placement = document["placement"] or {}
     ctx.client.log_param("nodes_by_execution_provider", {name: len(nodes) for name, nodes in placement.items()})
     return ONNXRuntimeProfilingResult.from_current_run(ctx)
-
-
-def _source(ctx: HubContext, model: ONNXRuntimeCompiledModel) -> onnx.ModelProto | None:
-    """Return the model that was compiled, if it is known and ONNX."""
-    if model.input is None:
-        return None
-    try:
-        source = read_graph(model.input.to_local(ctx).local())
-    except RefusedError:
-        return None
-    name_nodes(source)
-    return source
 
 
 def completed(
@@ -104,7 +99,7 @@ def completed(
         mapped = map_layers(nodes, compiled, origin)
         placement[provider] = [{**node, "source_nodes": list(names)} for node, names in zip(nodes, mapped, strict=True)]
     covered = {name for names in origins for name in names}
-    return {
+    told = {
         **document,
         "place": place.title,
         "source": {
@@ -120,12 +115,21 @@ def completed(
                     "compute_unit": compute_unit(row["provider"]),
                     "source_nodes": list(names),
                     "added_by_runtime": not names,
+                    "integer": computes_in_integers(row["op_type"]),
                 }
                 for row, names in zip(rows, origins, strict=True)
             ],
         },
         "placement": placement or None,
     }
+    return with_modules(told, origin)
+
+
+def computes_in_integers(op_type: str) -> bool | None:
+    """Say whether a kernel of ONNX Runtime computes in integers; None for one that only moves or converts."""
+    if op_type in _MOVERS:
+        return None
+    return op_type.startswith(_INTEGER_KERNELS) or op_type.endswith(("Integer", "IntegerToFloat"))
 
 
 def compute_unit(provider: str) -> str:

@@ -8,7 +8,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.core.profile import ProfiledLayer
+from embedl_hub.core.profile import ModuleTimes, ProfiledLayer, module_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +50,7 @@ class Profile:
         latency: The mean, in ms, with its 95 % interval from the means of ten stretches of samples.
         median: The median, in ms, with the interval the document gives.
         layers: In the order they ran.
+        modules: The layers added up by modules of the network, where the model names them.
         by_op_type: Largest time first.
         by_unit: Largest time first.
         samples_ms: Every time taken, thinned out where there are very many.
@@ -64,6 +65,7 @@ class Profile:
     verdict: str | None = None
     verdict_reason: str | None = None
     layers: tuple[ProfiledLayer, ...] = ()
+    modules: ModuleTimes | None = None
     by_op_type: tuple[Group, ...] = ()
     by_unit: tuple[Group, ...] = ()
     samples_ms: tuple[float, ...] = ()
@@ -94,6 +96,7 @@ def profile_of(run: Run) -> Profile | None:
         verdict=_text(run, "verdict"),
         verdict_reason=_text(run, "verdict_reason"),
         layers=layers,
+        modules=module_times(document) if layers else None,
         by_op_type=_groups(layers, "op_type"),
         by_unit=_groups(layers, "compute_unit"),
         samples_ms=tuple(samples[:: len(samples) // _MOST_SAMPLES_DRAWN + 1]),

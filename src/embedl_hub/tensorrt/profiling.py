@@ -15,7 +15,7 @@ from embedl_hub.tensorrt.program import call, check_maker, find_trtexec
 from embedl_hub.tensorrt.shapes import ShapeProfile
 from embedl_hub.tensorrt.types import log_precision
 from embedl_hub.tensorrt.verdict import PERCENTILE_RULE, judge, statistics
-from embedl_hub.toolchain.model import name_nodes, read_graph
+from embedl_hub.toolchain.modules import source_of, with_modules
 from embedl_hub.toolchain.profiles import log_document
 from embedl_hub.toolchain.refusal import RefusedError, refusals_as
 
@@ -70,10 +70,10 @@ def profile_model(ctx: HubContext, place: Place, model: TensorRTCompiledModel) -
         after = _sense(place)
         document = _document(ctx, place, program, answer)
         document |= _judged(document, before, after)
-        source = _source(ctx, model)
+        source = source_of(ctx, model)
         document["layers"] = _layers(ctx, place, document, source)
         document["source"] = _source_facts(document["layers"]["rows"], source)
-    log_document(ctx, document)
+    log_document(ctx, with_modules(document, source))
     return TensorRTProfilingResult.from_current_run(ctx)
 
 
@@ -178,18 +178,6 @@ def _sense(place: Place) -> dict[str, str]:
         return {}
     pairs = (line.partition("=") for line in lines)
     return {key: value.strip() for key, _, value in pairs if value.strip() and "[" not in value}
-
-
-def _source(ctx: HubContext, model: TensorRTCompiledModel) -> onnx.ModelProto | None:
-    """Return the model that was compiled, with the names the compiler gave its nodes."""
-    if model.input is None:
-        return None
-    try:
-        source = read_graph(model.input.to_local(ctx).local())
-    except RefusedError:
-        return None
-    name_nodes(source)
-    return source
 
 
 def _layers(

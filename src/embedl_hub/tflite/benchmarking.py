@@ -13,6 +13,7 @@ from embedl_hub.errors import CommandError, TransferError
 from embedl_hub.paths import RemotePath
 from embedl_hub.tflite.benchmark import document_of, first_table, layers_of, parse_console
 from embedl_hub.tflite.profiling import completed, log_model
+from embedl_hub.toolchain.modules import source_of, with_modules
 from embedl_hub.toolchain.profiles import log_document
 from embedl_hub.toolchain.refusal import RefusedError, refusals_as
 
@@ -40,7 +41,8 @@ def profile_with_benchmark(
         layers = _layers(ctx, place, entry) if place.config.layer_runs > 0 else {"rows": [], "runs": 0}
         tool = {"name": "benchmark_model", "path": place.config.benchmark_model_path}
         document = document_of(console, layers, tool)
-    log_document(ctx, completed(document, graph, model.source_of_tensors, place.title))
+    document = completed(document, graph, model.source_of_tensors, place.title)
+    log_document(ctx, with_modules(document, source_of(ctx, model)))
     return TFLiteProfilingResult.from_current_run(ctx)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.core.profile import ProfileError, TFLiteProfilingResult
 from embedl_hub.tflite.graph import read_graph
 from embedl_hub.tflite.places import settings
+from embedl_hub.toolchain.modules import source_of, with_modules
 from embedl_hub.toolchain.profiles import check_format, data_arguments, log_document
 from embedl_hub.toolchain.program import call, plan_arguments
 from embedl_hub.toolchain.refusal import refusals_as
@@ -32,7 +33,8 @@ def profile_model(ctx: HubContext, place: Place[LiteRTConfig], model: TFLiteComp
             ["--model", place.send(model.path), *words, *settings(place.config), *plan_arguments(place.config)],
         )
         check_format(document, place)
-    log_document(ctx, completed(document, graph, model.source_of_tensors, place.title))
+    document = completed(document, graph, model.source_of_tensors, place.title)
+    log_document(ctx, with_modules(document, source_of(ctx, model)))
     return TFLiteProfilingResult.from_current_run(ctx)
 
 
@@ -58,7 +60,8 @@ def completed(document: Mapping[str, Any], graph: Graph, sources: Mapping[str, s
                 **row,
                 "compute_unit": row.get("compute_unit", "CPU"),
                 "source_nodes": names,
-                "added_by_runtime": not names,
+                # A layer that tells no operator stands for some of the model's, nobody knows which.
+                "added_by_runtime": not names and isinstance(row.get("node"), int),
             }
         )
     return {

@@ -123,7 +123,7 @@ def test_names_and_ranges(shared: Shared) -> None:
     loaded = onnx.load(shared(TENSORRT)[-1])
     told = {one.key: json.loads(one.value) for one in loaded.metadata_props if one.key.startswith("edgeproof.")}
     assert "conv1/Conv" in {node.name for node in loaded.graph.node}
-    assert told["edgeproof.modules"]["conv1/Conv"] == "conv1"
+    assert told["edgeproof.modules"]["conv1/Conv"] == ["conv1", "bn1", "relu"]
     tensors = {name for node in loaded.graph.node for name in (*node.input, *node.output)}
     assert set(told["edgeproof.ranges"]) <= tensors
     quantised = {node.input[0] for node in loaded.graph.node if node.op_type == "QuantizeLinear"}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import helper
 from support.models import save
 from support.tflite import picture_net, pictures
 
@@ -40,7 +42,10 @@ def cache(converter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def compiled(converter: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, TFLiteCompiledModel]:
     """The picture net, float and INT8 with float and with integer ends; really converted."""
     folder = tmp_path_factory.mktemp("compiled")
-    path = save(picture_net(), folder / "net.onnx")
+    net = picture_net()
+    names = {node.name: [f"net.{node.name}"] for node in net.graph.node}
+    helper.set_model_props(net, {"edgeproof.modules": json.dumps(names)})
+    path = save(net, folder / "net.onnx")
     data = {"x:0": pictures(16)}
     (folder / "converters").symlink_to(converter)
     with pytest.MonkeyPatch.context() as patch:

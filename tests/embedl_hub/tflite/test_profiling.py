@@ -47,6 +47,9 @@ def test_a_profile_has_numbers_a_verdict_and_layers(
     assert shares == pytest.approx(1 if any(layer.time_ms for layer in result.layers) else 0)
     assert {layer.compute_unit for layer in result.layers} == {"CPU"}
     assert not [layer for layer in result.layers if "delegate" in layer.name.lower()]
+    assert result.modules is not None
+    assert result.modules.added_ms == 0
+    assert result.modules.unnamed_ms == pytest.approx(sum(layer.time_ms or 0 for layer in result.layers))
 
 
 def test_without_xnnpack_every_layer_leads_back_to_the_source(
@@ -64,6 +67,10 @@ def test_without_xnnpack_every_layer_leads_back_to_the_source(
     sources = {layer.op_type: layer.source_nodes for layer in result.layers}
     assert sources["CONV_2D"] == ("conv",)
     assert sources["LOGISTIC"] == ("sigmoid",)
+    modules = {layer.op_type: layer.modules for layer in result.layers}
+    assert modules["CONV_2D"] == ("net.conv",)
+    assert result.modules is not None
+    assert {"", "net", "net.conv", "net.sigmoid"} <= {row.name for row in result.modules.rows}
 
 
 _BENCHMARK = """#!/bin/sh

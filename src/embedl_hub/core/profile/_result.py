@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from embedl_hub.core.component import ComponentOutput, LoggedArtifact, LoggedMetric
+from embedl_hub.core.profile._modules import ModuleTimes, module_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,7 @@ class ProfiledLayer:
         time_ms: Time in one inference, the median of several or the tool's mean; None where the tool tells none.
         share: Its part of the time of all layers.
         source_nodes: The nodes of the source model it stands for; empty for what the runtime added.
+        modules: The modules of the network that these come from, the main one first, where the source tells them.
     """
 
     name: str
@@ -33,6 +35,7 @@ class ProfiledLayer:
     time_ms: float | None
     share: float | None
     source_nodes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
     @property
     def added_by_runtime(self) -> bool:
@@ -42,7 +45,7 @@ class ProfiledLayer:
     @classmethod
     def from_row(cls, row: Mapping[str, object]) -> Self:
         """Build a layer from a row of the document."""
-        names = row.get("source_nodes")
+        names, modules = row.get("source_nodes"), row.get("modules")
         return cls(
             name=str(row["name"]),
             op_type=str(row.get("op_type", "")),
@@ -50,6 +53,7 @@ class ProfiledLayer:
             time_ms=_number(row.get("time_ms")),
             share=_number(row.get("share")),
             source_nodes=tuple(map(str, names)) if isinstance(names, list) else (),
+            modules=tuple(map(str, modules)) if isinstance(modules, list) else (),
         )
 
 
@@ -73,6 +77,7 @@ class ProfilingResult(ComponentOutput):
         verdict: ``stable``, ``drifting``, ``throttled``, ``noisy`` or ``indicative``.
         verdict_reason: Why.
         layers: What the time went into, in the order it ran.
+        modules: The same by modules of the network, where the source model names them.
         output_file: One versioned JSON document: raw samples, layers, environment and method.
     """
 
@@ -92,6 +97,7 @@ class ProfilingResult(ComponentOutput):
     verdict_reason: str | None = None
     output_file: LoggedArtifact | None = None
     layers: tuple[ProfiledLayer, ...] = ()
+    modules: ModuleTimes | None = None
 
     @classmethod
     def from_run(cls, run: Run, **extra: object) -> Self:
@@ -102,4 +108,5 @@ class ProfilingResult(ComponentOutput):
             layers = document.get("layers") if isinstance(document, dict) else None
             if isinstance(layers, dict):
                 extra["layers"] = tuple(ProfiledLayer.from_row(row) for row in layers.get("rows", ()))
+                extra["modules"] = module_times(document)
         return super().from_run(run, **extra)

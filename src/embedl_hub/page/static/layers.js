@@ -1,7 +1,9 @@
 // The layer table: searching, sorting by a heading, and showing the row that belongs to a bar.
 
-/** Make the layer table alive, if the page has one. */
+/** Make the tables of layers and modules alive, if the page has them. */
 export function bringLayerTableToLife() {
+  const modules = document.getElementById("modules");
+  if (modules) makeSortable(modules);
   const table = document.getElementById("layers");
   if (!table) return;
   makeSearchable(table);

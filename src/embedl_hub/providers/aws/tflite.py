@@ -30,6 +30,7 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
     vendor()
     with needed_packages("TFLite models", "tflite"):
         from embedl_hub.tflite.profiling import completed, log_model  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.toolchain.modules import source_of, with_modules  # noqa: PLC0415
         from embedl_hub.toolchain.profiles import log_document  # noqa: PLC0415
     with refusals_as(ProfileError):
         found = ctx.find_device(device or "")
@@ -50,7 +51,9 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
             (ctx.artifact_dir / name).write_bytes(content)
             ctx.client.log_artifact(ctx.artifact_dir / name, name="raw" if name == package.CONSOLE else name)
         document = _document(files, run, phone)
-    log_document(ctx, completed(document, graph, model.source_of_tensors, str(phone.get("name") or "AWS Device Farm")))
+    place = str(phone.get("name") or "AWS Device Farm")
+    document = completed(document, graph, model.source_of_tensors, place)
+    log_document(ctx, with_modules(document, source_of(ctx, model)))
     return TFLiteProfilingResult.from_current_run(ctx)
 
 

@@ -96,6 +96,7 @@ def _profile_onnxruntime(
         from embedl_hub.onnxruntime.layers import map_layers  # noqa: PLC0415 - vendor packages on use
         from embedl_hub.providers.qai_hub import files, report  # noqa: PLC0415
         from embedl_hub.toolchain import model as models  # noqa: PLC0415
+        from embedl_hub.toolchain.modules import with_modules  # noqa: PLC0415
     with refusals_as(ProfileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         packed, graph = _packed(ctx, model, Path(name))
         data = None if input_data is None else files.data_entries(input_data, models.inputs_of(graph))
@@ -110,7 +111,7 @@ def _profile_onnxruntime(
         document = report.document_of(
             raw, job, service.device, "onnxruntime", lambda rows: map_layers(rows, graph, graph)
         )
-        report.log_document(ctx, raw, document)
+        report.log_document(ctx, raw, with_modules(document, graph))
         result = ONNXRuntimeProfilingResult.from_current_run(ctx)
         report.check_units(document, require_provider)
     return result

@@ -87,6 +87,7 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
     with needed_packages(*_WHAT):
         from embedl_hub.providers.qai_hub import report  # noqa: PLC0415 - vendor packages on use
         from embedl_hub.tflite.profiling import log_model  # noqa: PLC0415
+        from embedl_hub.toolchain.modules import source_of, with_modules  # noqa: PLC0415
     with refusals_as(ProfileError):
         log_model(ctx, model)
         service = Service(ctx, device, TFLiteProfiler, ProfileError)
@@ -99,7 +100,7 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
         document = report.document_of(
             raw, job, service.device, "tflite", lambda rows: [_source(row, sources) for row in rows]
         )
-        report.log_document(ctx, raw, document)
+        report.log_document(ctx, raw, with_modules(document, source_of(ctx, model)))
     return TFLiteProfilingResult.from_current_run(ctx)
 
 
