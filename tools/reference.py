@@ -1,0 +1,404 @@
+"""Write the parts of docs/reference that are the code's own words.
+
+    .venv/bin/python tools/reference.py           writes them anew
+    .venv/bin/python tools/reference.py --check   exits with 1 when a page is not what would be written
+
+- `python.md`: every name of every face, with its signature and docstring. Read from the sources, nothing is imported,
+  so that it is the same on every machine.
+- `cli.md`, `deploy-cli.md`: the options of each command, between `<!-- generated: NAME -->` and `<!-- /generated -->`.
+  What stands around them is written by hand and stays; a command without a section gets one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+REFERENCE = ROOT / "docs" / "reference"
+COMMAND = ".venv/bin/python tools/reference.py"
+
+_SECTIONS = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example|Examples|Note):")
+# torch's own methods: what they do is what the class says.
+_OF_TORCH = frozenset({"forward", "extra_repr"})
+_OPTIONS_OF_ALL = frozenset({"as_json", "verbose", "help"})
+_WIDTH = 110
+_PYTHON_HEAD = """\
+# Python names
+
+What a face lists in its `__all__` is public; files that begin with an underscore are not.
+This page is written by `tools/reference.py` from the sources: change the docstring, then run it.
+A name that several faces offer is described once, where it belongs.
+"""
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Found:
+    """A definition and the module it stands in."""
+
+    module: str
+    name: str
+    node: Definition | None
+
+
+@functools.cache
+def parsed(module: str) -> ast.Module | None:
+    """Return the syntax of one of our modules; None for somebody else's."""
+    path = SOURCE.joinpath(*module.split("."))
+    for file in (path / "__init__.py", path.with_suffix(".py")):
+        if file.is_file():
+            return ast.parse(file.read_text(encoding="utf-8"))
+    return None
+
+
+def find(module: str, name: str) -> Found:
+    """Follow a name through faces to where it is defined."""
+    tree = parsed(module)
+    if tree is None:
+        return Found(module, name, None)
+    for node in tree.body:
+        if isinstance(node, Definition) and name in _names_of(node):
+            return Found(module, name, node)
+    # Anywhere: a face that loads on first use imports for the type checker alone.
+    for imported in (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)):
+        for alias in imported.names:
+            if (alias.asname or alias.name) == name:
+                return find(imported.module or "", alias.name)
+    return Found(module, name, None)
+
+
+def _names_of(node: Definition) -> set[str]:
+    if isinstance(node, ast.Assign):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    if isinstance(node, ast.AnnAssign):
+        return {node.target.id} if isinstance(node.target, ast.Name) else set()
+    return {node.name}
+
+
+def faces() -> dict[str, list[str]]:
+    """Return the public names of each face, in the order of the faces' names."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        if path.name.startswith("_") and path.name != "__init__.py":
+            continue
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        tree = parsed(module)
+        for node in tree.body if tree is not None else ():
+            if isinstance(node, ast.Assign) and "__all__" in _names_of(node):
+                # The version is of the release, and would make the page stale with each.
+                names = (name for name in ast.literal_eval(node.value) if name != "__version__")
+                found[module] = sorted(names, key=str.lower)
+    return dict(sorted(found.items()))
+
+
+def homes(offered: dict[str, list[str]]) -> dict[tuple[str, str], str]:
+    """Return for each definition the face it is described in: the one nearest to it, else the first."""
+    chosen: dict[tuple[str, str], str] = {}
+    for face, names in offered.items():
+        for name in names:
+            found = find(face, name)
+            key = (found.module, found.name)
+            near = f"{found.module}.".startswith(f"{face}.")
+            best = chosen.get(key)
+            if best is None or (near and (len(face) > len(best) or not f"{found.module}.".startswith(f"{best}."))):
+                chosen[key] = face
+    return chosen
+
+
+def python_page() -> str:
+    """Return the page of all faces."""
+    offered = faces()
+    home = homes(offered)
+    lines = [_PYTHON_HEAD, "| import from | what is there |", "|---|---|"]
+    lines += [f"| [`{face}`](#{slug(face)}) | {_first_sentence(parsed(face))} |" for face in offered]
+    for face, names in offered.items():
+        tree = parsed(face)
+        lines += ["", f"## `{face}`", "", *_prose(ast.get_docstring(tree) if tree is not None else None)]
+        elsewhere: dict[str, list[str]] = {}
+        for name in names:
+            found = find(face, name)
+            where = home[found.module, found.name]
+            if where != face:
+                elsewhere.setdefault(where, []).append(f"`{name}`")
+            else:
+                lines += ["", *_described(found, name)]
+        for where, also in elsewhere.items():
+            lines += ["", f"Also here, described under [`{where}`](#{slug(where)}): {', '.join(also)}."]
+    return "\n".join(lines) + "\n"
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _first_sentence(tree: ast.Module | None) -> str:
+    text = (ast.get_docstring(tree) if tree is not None else None) or ""
+    return _cell(" ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".:").replace("``", "`"))
+
+
+def _described(found: Found, name: str) -> list[str]:
+    node = found.node
+    if isinstance(node, ast.ClassDef):
+        return _class(found, node, name)
+    if isinstance(node, Function):
+        return [f"### `{name}`", "", *_fenced(signature(node, name)), "", *_prose(ast.get_docstring(node))]
+    if node is None:
+        return [f"### `{name}`", "", f"From `{found.module}`."]
+    return [f"### `{name}`", "", *_fenced(textwrap.shorten(ast.unparse(node), _WIDTH, placeholder=" ..."))]
+
+
+def _class(found: Found, node: ast.ClassDef, name: str) -> list[str]:
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    head = f"class {name}({bases})" if bases else f"class {name}"
+    fields = [
+        ast.unparse(each)
+        for each in node.body
+        if isinstance(each, (ast.AnnAssign, ast.Assign)) and not any(one.startswith("_") for one in _names_of(each))
+    ]
+    shown = [textwrap.shorten(field, _WIDTH, placeholder=" ...") for field in fields]
+    lines = [f"### `{name}`", "", *_fenced("\n    ".join([f"{head}:" if shown else head, *shown]))]
+    lines += ["", *_prose(ast.get_docstring(node))]
+    inherited = set(_inherited_methods(found, node))
+    for method in _methods(node):
+        if method.name not in inherited and method.name not in _OF_TORCH:
+            lines += _method(method, name)
+    return lines
+
+
+def _method(node: Function, owner: str) -> list[str]:
+    """Return a method as one line of a list where it fits on one, else like a function."""
+    title = owner if node.name == "__init__" else f"{owner}.{node.name}"
+    if _has(node, "property"):
+        shown = f"{title}: {ast.unparse(node.returns)}" if node.returns is not None else title
+    else:
+        shown = signature(node, title, bound=not _has(node, "staticmethod"))
+    text = _prose(ast.get_docstring(node))
+    if "\n" not in shown and len(text) <= 1:
+        return ["", f"- `{shown}`{': ' if text else ''}{''.join(text)}"]
+    return ["", *_fenced(shown), *([""] if text else []), *text]
+
+
+def _methods(node: ast.ClassDef) -> list[Function]:
+    """Return the public methods, the constructor first; of overloads the one with the body."""
+    own = [each for each in node.body if isinstance(each, Function) and not _has(each, "overload")]
+    return [each for each in own if each.name == "__init__" or not each.name.startswith("_")]
+
+
+def _has(node: Function, decorator: str) -> bool:
+    return any(ast.unparse(each).split("(")[0].split(".")[-1] == decorator for each in node.decorator_list)
+
+
+def _inherited_methods(found: Found, node: ast.ClassDef) -> Iterator[str]:
+    """Return what a class of ours among the bases describes already."""
+    for base in node.bases:
+        origin = find(found.module, ast.unparse(base).split("[")[0].rpartition(".")[2])
+        if isinstance(origin.node, ast.ClassDef):
+            yield from (method.name for method in _methods(origin.node) if method.name != "__init__")
+            yield from _inherited_methods(origin, origin.node)
+
+
+def signature(node: Function, name: str, *, bound: bool = False) -> str:
+    """Return a call as it is declared, on one line where it fits."""
+    words = _parameters(node.args)
+    if bound and words and words[0] in ("self", "cls"):
+        words = words[1:]
+        if words and words[0] == "/":
+            words = words[1:]
+    result = f" -> {ast.unparse(node.returns)}" if node.returns is not None and node.name != "__init__" else ""
+    line = f"{name}({', '.join(words)}){result}"
+    if len(line) <= _WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {word}," for word in words), f"){result}"])
+
+
+def _parameters(arguments: ast.arguments) -> list[str]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    defaults += arguments.defaults
+    words = [_parameter(each, default) for each, default in zip(positional, defaults, strict=True)]
+    if arguments.posonlyargs:
+        words.insert(len(arguments.posonlyargs), "/")
+    if arguments.vararg is not None:
+        words.append(f"*{_parameter(arguments.vararg, None)}")
+    elif arguments.kwonlyargs:
+        words.append("*")
+    words += [_parameter(each, value) for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    if arguments.kwarg is not None:
+        words.append(f"**{_parameter(arguments.kwarg, None)}")
+    return words
+
+
+def _parameter(node: ast.arg, default: ast.expr | None) -> str:
+    kind = f": {ast.unparse(node.annotation)}" if node.annotation is not None else ""
+    if default is None:
+        return f"{node.arg}{kind}"
+    return f"{node.arg}{kind}{' = ' if kind else '='}{ast.unparse(default)}"
+
+
+def _fenced(text: str) -> list[str]:
+    return ["```text", *text.splitlines(), "```"]
+
+
+def _prose(text: str | None) -> list[str]:
+    """Return a docstring as Markdown: its sections become lists, its indented parts code."""
+    lines: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text or ""):
+        body = paragraph.splitlines()
+        if not body:
+            continue
+        if lines:
+            lines.append("")
+        heading = _SECTIONS.fullmatch(body[0].strip())
+        if heading is not None:
+            lines += [f"**{heading[1]}**", "", *_items(textwrap.dedent("\n".join(body[1:])).splitlines(), heading[1])]
+        elif body[0].startswith("    "):
+            lines += _fenced(textwrap.dedent(paragraph))
+        else:
+            lines += [_escaped(line) for line in body]
+    return lines
+
+
+def _items(body: Sequence[str], heading: str) -> list[str]:
+    if heading.startswith("Example"):
+        return _fenced("\n".join(body))
+    if heading in ("Returns", "Yields", "Note"):
+        return [_escaped(line.strip()) for line in body]
+    lines: list[str] = []
+    for line in body:
+        name, colon, rest = line.partition(": ")
+        if colon and not line.startswith(" "):
+            lines.append(f"- `{name.strip('`')}`: {_escaped(rest)}")
+        else:
+            lines.append(f"  {_escaped(line.strip())}")
+    return lines
+
+
+def _escaped(line: str) -> str:
+    """Return a line whose signs mean themselves outside code."""
+    parts = line.replace("``", "`").split("`")
+    return "`".join(part if at % 2 else re.sub(r"([*<\[])", r"\\\1", part) for at, part in enumerate(parts))
+
+
+def leaves(command: click.Command, words: tuple[str, ...], parent: click.Context | None) -> Iterator[click.Context]:
+    """Return a context for each command below one, itself when it has none."""
+    ctx = click.Context(command, info_name=words[-1], parent=parent)
+    if isinstance(command, click.Group):
+        if command.invoke_without_command:
+            yield ctx
+        for name in command.list_commands(ctx):
+            below = command.get_command(ctx, name)
+            if below is not None:
+                yield from leaves(below, (*words, name), ctx)
+    else:
+        yield ctx
+
+
+def block(contexts: Sequence[click.Context]) -> str:
+    """Return usage, help and options of some commands."""
+    lines: list[str] = []
+    for ctx in contexts:
+        usage = " ".join(word for word in ctx.command.collect_usage_pieces(ctx) if word != "[OPTIONS]")
+        lines += ["", f"`{f'{ctx.command_path} {usage}'.strip()}`:"]
+        text = inspect.cleandoc(ctx.command.help or "").partition("\n\n")[0]
+        lines[-1] += " " + _escaped(" ".join(text.replace("\b", "").split()))
+        options = [one for one in ctx.command.params if isinstance(one, click.Option) and not one.hidden]
+        options = [one for one in options if one.name not in _OPTIONS_OF_ALL]
+        if options:
+            lines += ["", "| option | what it does |", "|---|---|"]
+            lines += [_option(one, ctx) for one in options]
+    return "\n".join(lines[1:])
+
+
+def _option(option: click.Option, ctx: click.Context) -> str:
+    flags, text = option.get_help_record(ctx) or (option.opts[0], "")
+    return f"| `{_cell(flags)}` | {_cell(_escaped(' '.join(text.split())))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def with_blocks(page: str, cli: click.Group, program: str, names: Sequence[str]) -> str:
+    """Return a page of commands with what is generated in it made anew."""
+    root = click.Context(cli, info_name=program)
+    for name in names:
+        command = cli.get_command(root, name)
+        if command is None:
+            continue
+        words = block(list(leaves(command, (program, name), root)))
+        marked = f"<!-- generated: {name} -->\n{words}\n<!-- /generated -->"
+        page = _put(page, name, marked, f"{inspect.cleandoc(command.help or '')}".partition("\n\n")[0])
+    stale = [name for name in re.findall(r"<!-- generated: (\S+) -->", page) if name not in names]
+    if stale:
+        sys.exit(
+            f"docs/reference has options of {', '.join(stale)}, which {program} does not know; remove the section."
+        )
+    return page
+
+
+def _put(page: str, name: str, marked: str, summary: str) -> str:
+    pattern = re.compile(rf"<!-- generated: {re.escape(name)} -->.*?<!-- /generated -->", re.DOTALL)
+    if pattern.search(page):
+        return pattern.sub(lambda _: marked, page, count=1)
+    heading = re.search(rf"^## `{re.escape(name)}`$", page, re.MULTILINE)
+    if heading is None:
+        return f"{page.rstrip()}\n\n## `{name}`\n\n{summary}\n\n{marked}\n"
+    following = re.search(r"^## ", page[heading.end() :], re.MULTILINE)
+    end = heading.end() + following.start() if following is not None else len(page)
+    return f"{page[:end].rstrip()}\n\n{marked}\n\n{page[end:]}".rstrip() + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """Return what each page should be."""
+    from embedl_deploy.cli.main import cli as deploy  # noqa: PLC0415 - only to be described
+    from embedl_hub.cli.main import cli as hub  # noqa: PLC0415
+    from embedl_hub.cli.main import own_commands  # noqa: PLC0415
+
+    made = {REFERENCE / "python.md": python_page()}
+    for page, cli, program, names in (
+        # Not what other packages of this environment add.
+        ("cli.md", hub, "embedl-hub", sorted(own_commands())),
+        ("deploy-cli.md", deploy, "embedl-deploy", deploy.list_commands(click.Context(deploy))),
+    ):
+        path = REFERENCE / page
+        made[path] = with_blocks(path.read_text(encoding="utf-8"), cli, program, names)
+    return made
+
+
+def main() -> None:
+    """Write the pages, or say which are not what would be written."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a page is stale")
+    check = parser.parse_args().check
+    changed = []
+    for path, text in pages().items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            changed.append(str(path.relative_to(ROOT)))
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    if check and changed:
+        sys.exit(f"Stale: {', '.join(changed)}. Write them anew: {COMMAND}")
+    print(f"written: {', '.join(changed)}" if changed else "all pages are what the code says")
+
+
+if __name__ == "__main__":
+    main()
