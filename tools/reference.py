@@ -1,4 +1,4 @@
-"""Write the parts of docs/reference that are the code's own words.
+"""Write the parts of the documentation that are the code's own words, and the lists of what there is.
 
     .venv/bin/python tools/reference.py           writes them anew
     .venv/bin/python tools/reference.py --check   exits with 1 when a page is not what would be written
@@ -7,6 +7,7 @@
   so that it is the same on every machine.
 - `cli.md`, `deploy-cli.md`: the options of each command, between `<!-- generated: NAME -->` and `<!-- /generated -->`.
   What stands around them is written by hand and stays; a command without a section gets one.
+- `docs/decisions/README.md`, `examples/README.md`: a line for each record and each example.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ _PYTHON_HEAD = """\
 What a face lists in its `__all__` is public; files that begin with an underscore are not.
 This page is written by `tools/reference.py` from the sources: change the docstring, then run it.
 A name that several faces offer is described once, where it belongs.
+"""
+_EXAMPLES_HEAD = """\
+# Examples
+
+Each is a folder with a page and a script, and the tests run every one of them.
+In a clone in which `./test` or `./run` has set up `.venv`, run one with `.venv/bin/python examples/NAME/main.py`.
 """
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
@@ -367,13 +374,41 @@ def _put(page: str, name: str, marked: str, summary: str) -> str:
     return f"{page[:end].rstrip()}\n\n{marked}\n\n{page[end:]}".rstrip() + "\n"
 
 
+def decisions_page() -> str:
+    """Return the list of decision records."""
+    lines = ["# Decisions", "", "Why things are as they are: one short record each, by number.", ""]
+    records = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    lines += [f"- [{path.name[:4]}]({path.name}): {_title(path)}" for path in records]
+    return "\n".join(lines) + "\n"
+
+
+def examples_page() -> str:
+    """Return the list of examples, the whole way first."""
+    folders = sorted(path.parent for path in (ROOT / "examples").glob("*/README.md"))
+    lines = [*_EXAMPLES_HEAD.splitlines(), "", "| example | what it shows |", "|---|---|"]
+    for folder in sorted(folders, key=lambda each: (each.name != "journey", each.name)):
+        readme = folder / "README.md"
+        # A lazy reader gets the first sentence of the page, which says what the example shows.
+        text = " ".join(readme.read_text(encoding="utf-8").split("\n\n")[1].split())
+        lines.append(f"| [{folder.name}]({folder.name}/README.md) | {_cell(re.split(r'(?<=[.]) ', text)[0])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _title(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
 def pages() -> dict[Path, str]:
     """Return what each page should be."""
     from embedl_deploy.cli.main import cli as deploy  # noqa: PLC0415 - only to be described
     from embedl_hub.cli.main import cli as hub  # noqa: PLC0415
     from embedl_hub.cli.main import own_commands  # noqa: PLC0415
 
-    made = {REFERENCE / "python.md": python_page()}
+    made = {
+        REFERENCE / "python.md": python_page(),
+        ROOT / "docs" / "decisions" / "README.md": decisions_page(),
+        ROOT / "examples" / "README.md": examples_page(),
+    }
     for page, cli, program, names in (
         # Not what other packages of this environment add.
         ("cli.md", hub, "embedl-hub", sorted(own_commands())),
