@@ -353,7 +353,7 @@ def with_blocks(page: str, cli: click.Group, program: str, names: Sequence[str])
             continue
         words = block(list(leaves(command, (program, name), root)))
         marked = f"<!-- generated: {name} -->\n{words}\n<!-- /generated -->"
-        page = _put(page, name, marked, f"{inspect.cleandoc(command.help or '')}".partition("\n\n")[0])
+        page = _put(page, name, marked)
     stale = [name for name in re.findall(r"<!-- generated: (\S+) -->", page) if name not in names]
     if stale:
         sys.exit(
@@ -362,13 +362,14 @@ def with_blocks(page: str, cli: click.Group, program: str, names: Sequence[str])
     return page
 
 
-def _put(page: str, name: str, marked: str, summary: str) -> str:
+def _put(page: str, name: str, marked: str) -> str:
+    """Put a block where it was, else at the end of its section, else into a section of its own."""
     pattern = re.compile(rf"<!-- generated: {re.escape(name)} -->.*?<!-- /generated -->", re.DOTALL)
     if pattern.search(page):
         return pattern.sub(lambda _: marked, page, count=1)
     heading = re.search(rf"^## `{re.escape(name)}`$", page, re.MULTILINE)
     if heading is None:
-        return f"{page.rstrip()}\n\n## `{name}`\n\n{summary}\n\n{marked}\n"
+        return f"{page.rstrip()}\n\n## `{name}`\n\n{marked}\n"
     following = re.search(r"^## ", page[heading.end() :], re.MULTILINE)
     end = heading.end() + following.start() if following is not None else len(page)
     return f"{page[:end].rstrip()}\n\n{marked}\n\n{page[end:]}".rstrip() + "\n"
