@@ -356,9 +356,7 @@ def with_blocks(page: str, cli: click.Group, program: str, names: Sequence[str])
         page = _put(page, name, marked)
     stale = [name for name in re.findall(r"<!-- generated: (\S+) -->", page) if name not in names]
     if stale:
-        sys.exit(
-            f"docs/reference has options of {', '.join(stale)}, which {program} does not know; remove the section."
-        )
+        sys.exit(f"{program} has no command {', '.join(stale)} any more; remove the section from docs/reference.")
     return page
 
 
