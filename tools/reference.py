@@ -185,9 +185,12 @@ def _class(found: Found, node: ast.ClassDef, name: str) -> list[str]:
     lines = [f"### `{name}`", "", *_fenced("\n    ".join([f"{head}:" if shown else head, *shown]))]
     lines += ["", *_prose(ast.get_docstring(node))]
     inherited = set(_inherited_methods(found, node))
-    for method in _methods(node):
-        if method.name not in inherited and method.name not in _OF_TORCH:
-            lines += _method(method, name)
+    described = [each for each in _methods(node) if each.name not in inherited | _OF_TORCH]
+    if described:
+        # A heading, because two lists in a row would be one.
+        lines += ["", "**Methods**"]
+    for method in described:
+        lines += _method(method, name)
     return lines
 
 
@@ -266,7 +269,7 @@ def _fenced(text: str) -> list[str]:
 
 
 def _prose(text: str | None) -> list[str]:
-    """Return a docstring as Markdown: its sections become lists, its indented parts code."""
+    """Return a docstring as Markdown: its sections become lists, its indented parts and drawings code."""
     lines: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text or ""):
         body = paragraph.splitlines()
@@ -277,7 +280,7 @@ def _prose(text: str | None) -> list[str]:
         heading = _SECTIONS.fullmatch(body[0].strip())
         if heading is not None:
             lines += [f"**{heading[1]}**", "", *_items(textwrap.dedent("\n".join(body[1:])).splitlines(), heading[1])]
-        elif body[0].startswith("    "):
+        elif body[0].startswith("    ") or "├" in paragraph:
             lines += _fenced(textwrap.dedent(paragraph))
         else:
             lines += [_escaped(line) for line in body]
