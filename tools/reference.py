@@ -7,6 +7,7 @@
   so that it is the same on every machine.
 - `cli.md`, `deploy-cli.md`: the options of each command, between `<!-- generated: NAME -->` and `<!-- /generated -->`.
   What stands around them is written by hand and stays; a command without a section gets one.
+- `device-programs.md`: the commands and options of the programs on boards.
 - `docs/decisions/README.md`, `examples/README.md`: a line for each record and each example.
 """
 
@@ -44,6 +45,16 @@ _PYTHON_HEAD = """\
 What a face lists in its `__all__` is public; files that begin with an underscore are not.
 This page is written by `tools/reference.py` from the sources: change the docstring, then run it.
 A name that several faces offer is described once, where it belongs.
+"""
+_PROGRAMS_HEAD = """\
+# Device programs
+
+What runs and measures models, on this machine and on boards: Python 3.8 or newer, numpy and the runtime.
+The hub calls them, and brings them to a board that lacks them.
+By hand: `pip install 'edgeproof-device[onnxruntime]'` or `'edgeproof-device[litert]'`.
+Each command prints one JSON object, messages go to stderr, and another exit code than 0 is a failure.
+What `profile` prints is [the profile document](profile-document.md).
+This page is written by `tools/reference.py` from the programs themselves.
 """
 _EXAMPLES_HEAD = """\
 # Examples
@@ -376,6 +387,35 @@ def _put(page: str, name: str, marked: str) -> str:
     return f"{page[:end].rstrip()}\n\n{marked}\n\n{page[end:]}".rstrip() + "\n"
 
 
+def programs_page(parsers: Sequence[argparse.ArgumentParser]) -> str:
+    """Return the page of the programs on boards, from their own parsers."""
+    lines = _PROGRAMS_HEAD.splitlines()
+    for parser in parsers:
+        lines += ["", f"## `{parser.prog}`", "", _sentence(parser.description or "")]
+        groups = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - argparse offers no other way to ask
+        for group in groups:
+            words = {each.dest: each.help or "" for each in group._choices_actions}  # noqa: SLF001
+            for name, below in group.choices.items():
+                lines += ["", f"`{parser.prog} {name}`: {_sentence(words.get(name, ''))}"]
+                rows = [each for each in below._actions if each.option_strings and each.dest != "help"]  # noqa: SLF001
+                if rows:
+                    lines += ["", "| option | what it does |", "|---|---|", *(_flag(each, below) for each in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(text: str) -> str:
+    plain = _escaped(" ".join(text.split()))
+    return f"{plain[:1].upper()}{plain[1:].removesuffix('.')}."
+
+
+def _flag(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
+    formatter = parser._get_formatter()  # noqa: SLF001
+    flags = formatter._format_action_invocation(action)  # noqa: SLF001
+    text = formatter._expand_help(action) if action.help else ""  # noqa: SLF001
+    needed = " [required]" if action.required else ""
+    return f"| `{_cell(flags)}` | {_cell(_escaped(' '.join(text.split()) + needed).strip())} |"
+
+
 def decisions_page() -> str:
     """Return the list of decision records."""
     lines = ["# Decisions", "", "Why things are as they are: one short record each, by number.", ""]
@@ -405,9 +445,12 @@ def pages() -> dict[Path, str]:
     from embedl_deploy.cli.main import cli as deploy  # noqa: PLC0415 - only to be described
     from embedl_hub.cli.main import cli as hub  # noqa: PLC0415
     from embedl_hub.cli.main import own_commands  # noqa: PLC0415
+    from embedl_litert import cli as litert  # noqa: PLC0415
+    from embedl_onnxruntime import cli as onnxruntime  # noqa: PLC0415
 
     made = {
         REFERENCE / "python.md": python_page(),
+        REFERENCE / "device-programs.md": programs_page([onnxruntime._parser(), litert._parser()]),  # noqa: SLF001
         ROOT / "docs" / "decisions" / "README.md": decisions_page(),
         ROOT / "examples" / "README.md": examples_page(),
     }
