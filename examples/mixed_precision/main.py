@@ -14,9 +14,9 @@ import onnxruntime
 import torch
 from torch import nn
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
-import digits
+import handwritten
 
 from embedl_deploy import transform
 from embedl_deploy.export import export_onnx
@@ -38,18 +38,18 @@ def main() -> None:
     """Print the accuracy in float, quantised throughout, and within the target."""
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    (images, labels), testing = digits.load()
+    (images, labels), testing = handwritten.load()
     # The target is judged on digits that nothing was trained with, and the result on others still.
     training, held_out = (images[:3000], labels[:3000]), (images[3000:], labels[3000:])
-    model = digits.network()
-    digits.train(model, training, epochs=5, rate=0.01)
+    model = handwritten.network()
+    handwritten.train(model, training, epochs=5, rate=0.01)
     example = (training[0][:1],)
     network = transform(model, example, ONNXRUNTIME).model
     batches = torch.split(training[0][:512], 64)
     four_bits = QuantConfig(weight=TensorQuantConfig(precision=Precision.INT4))
 
     def metric(candidate: nn.Module) -> float:
-        return digits.accuracy(candidate, held_out)
+        return handwritten.accuracy(candidate, held_out)
 
     whole = quantize(network, example, four_bits, forward_loop=batches, backend=ONNXRUNTIME)
     print(sensitivity(whole, (batches[0],)))
@@ -63,10 +63,12 @@ def main() -> None:
         path = export_onnx(mixed, example, Path(folder) / "mixed.onnx", dynamic_batch=True)
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (scores,) = session.run(None, {session.get_inputs()[0].name: testing[0].numpy()})
-    print(f"{'on the test set: float':<40} {digits.accuracy(network, testing):5.1f} %")
-    print(f"{'4-bit weights in every layer':<40} {digits.accuracy(whole, testing):5.1f} %")
-    print(f"{f'4-bit weights but for {len(search.islands)} layer(s)':<40} {digits.accuracy(mixed, testing):5.1f} %")
-    print(f"{'the same file in ONNX Runtime':<40} {digits.share_right(scores, testing[1]):5.1f} %")
+    print(f"{'on the test set: float':<40} {handwritten.accuracy(network, testing):5.1f} %")
+    print(f"{'4-bit weights in every layer':<40} {handwritten.accuracy(whole, testing):5.1f} %")
+    print(
+        f"{f'4-bit weights but for {len(search.islands)} layer(s)':<40} {handwritten.accuracy(mixed, testing):5.1f} %"
+    )
+    print(f"{'the same file in ONNX Runtime':<40} {handwritten.share_right(scores, testing[1]):5.1f} %")
     assert search.met, "the search must reach the target"
 
 

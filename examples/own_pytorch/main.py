@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
-import digits
+import handwritten
 
 from embedl_deploy import transform
 from embedl_deploy.export import export_onnx, verify
@@ -40,15 +40,15 @@ class Row:
     size_kb: float
 
 
-def trained() -> tuple[nn.Module, digits.Batch, digits.Batch]:
+def trained() -> tuple[nn.Module, handwritten.Batch, handwritten.Batch]:
     """Return a trained model and its data; yours comes from where you keep it."""
-    training, testing = digits.load()
-    model = digits.network(width=64)
-    digits.train(model, training, epochs=1, rate=0.01)
+    training, testing = handwritten.load()
+    model = handwritten.network(width=64)
+    handwritten.train(model, training, epochs=1, rate=0.01)
     return model, training, testing
 
 
-def deploy(model: nn.Module, training: digits.Batch, folder: Path) -> dict[str, Path]:
+def deploy(model: nn.Module, training: handwritten.Batch, folder: Path) -> dict[str, Path]:
     """Write the model as a float and as an INT8 file, and prove the INT8 one."""
     example = (training[0][:1],)
     network = transform(model, example, ONNXRUNTIME)
@@ -70,7 +70,7 @@ def deploy(model: nn.Module, training: digits.Batch, folder: Path) -> dict[str, 
     return files
 
 
-def measure(files: dict[str, Path], testing: digits.Batch, home: Path) -> list[Row]:
+def measure(files: dict[str, Path], testing: handwritten.Batch, home: Path) -> list[Row]:
     """Compile, profile and invoke each file on this machine; every step is a recorded run."""
     here = Device("here", provider_type="local", provider_config=ONNXRuntimeConfig(threads=1, min_seconds=0.3))
     rows = []
@@ -82,7 +82,7 @@ def measure(files: dict[str, Path], testing: digits.Batch, home: Path) -> list[R
             (scores,) = answer.output.values()
             median = profile.latency_median or profile.latency
             size = model.path.size_bytes / 1e3
-            right = digits.share_right(scores, testing[1])
+            right = handwritten.share_right(scores, testing[1])
             rows.append(Row(name, right, median.value, str(profile.verdict), size))
         print(f"runs stored in {ctx.home}")
     return rows
@@ -97,7 +97,7 @@ def main() -> None:
     model, training, testing = trained()
     rows = measure(deploy(model, training, folder), testing, folder / ".embedl")
     print(f"{'':8}{'accuracy':>10}{'median':>12}{'verdict':>10}{'size':>10}")
-    print(f"{'PyTorch':8}{digits.accuracy(model, testing):>8.1f} %")
+    print(f"{'PyTorch':8}{handwritten.accuracy(model, testing):>8.1f} %")
     for row in rows:
         print(f"{row.name:8}{row.accuracy:>8.1f} %{row.latency_ms:>9.4f} ms{row.verdict:>10}{row.size_kb:>7.1f} kB")
     assert rows[0].accuracy - rows[1].accuracy <= 1, "INT8 must stay within a point of float"

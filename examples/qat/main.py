@@ -11,9 +11,9 @@ from pathlib import Path
 import onnxruntime
 import torch
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
-import digits
+import handwritten
 
 from embedl_deploy import transform
 from embedl_deploy.export import export_onnx
@@ -25,9 +25,9 @@ def main() -> None:
     """Print accuracy before, after quantising, and after training on."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    training, testing = digits.load()
-    model = digits.network()
-    digits.train(model, training, epochs=5, rate=0.01)
+    training, testing = handwritten.load()
+    model = handwritten.network()
+    handwritten.train(model, training, epochs=5, rate=0.01)
     example = (training[0][:1],)
     four_bits = QuantConfig(weight=TensorQuantConfig(precision=Precision.INT4))
     quantized = quantize(
@@ -38,18 +38,18 @@ def main() -> None:
         backend=ONNXRUNTIME,
     )
     rows = [
-        ("float", digits.accuracy(model, testing)),
-        ("quantised, 4-bit weights", digits.accuracy(quantized, testing)),
+        ("float", handwritten.accuracy(model, testing)),
+        ("quantised, 4-bit weights", handwritten.accuracy(quantized, testing)),
     ]
-    digits.train(quantized, training, epochs=2, rate=0.002, scales=learn_ranges(quantized))
+    handwritten.train(quantized, training, epochs=2, rate=0.002, scales=learn_ranges(quantized))
     freeze_batch_norm(quantized)
-    digits.train(quantized, training, epochs=1, rate=0.0005)
-    rows.append(("trained with the pairs in place", digits.accuracy(quantized, testing)))
+    handwritten.train(quantized, training, epochs=1, rate=0.0005)
+    rows.append(("trained with the pairs in place", handwritten.accuracy(quantized, testing)))
     with tempfile.TemporaryDirectory() as folder:
         path = export_onnx(quantized, (testing[0],), Path(folder) / "digits.onnx")
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (found,) = session.run(None, {session.get_inputs()[0].name: testing[0].numpy()})
-    rows.append(("the exported file in ONNX Runtime", digits.share_right(found, testing[1])))
+    rows.append(("the exported file in ONNX Runtime", handwritten.share_right(found, testing[1])))
     for name, value in rows:
         print(f"{name:<34} {value:5.1f} %")
     assert rows[2][1] > rows[1][1], "training with the pairs in place must give accuracy back"

@@ -157,11 +157,10 @@ def compare(runs: Sequence[Run]) -> Comparison:
     facts = [facts_of(run, document) for run, document in zip(runs, documents, strict=True)]
     fact_rows = tuple(FactRow(name, tuple(fact[name] for fact in facts)) for name in FACTS)
     compared = tuple(_compared(run, document) for run, document in zip(runs, documents, strict=True))
-    told = tuple(row for row in fact_rows if any(value is not None for value in row.values))
     return Comparison(
         runs=compared,
-        facts=told,
-        params=_differing_params(runs, {row.name for row in told}),
+        facts=tuple(row for row in fact_rows if any(value is not None for value in row.values)),
+        params=_differing_params(runs),
         metrics=_metric_rows(runs, documents),
         layers=overlay([document.layers for document in documents]),
         cautions=_cautions(compared, fact_rows),
@@ -186,9 +185,8 @@ def _compared(run: Run, document: Document) -> ComparedRun:
     )
 
 
-def _differing_params(runs: Sequence[Run], told: set[str]) -> tuple[FactRow, ...]:
-    """Return the parameters that differ, but for what the facts have told under the same name."""
-    names = sorted({name for run in runs for name in run.params} - {"verdict", "verdict_reason"} - told)
+def _differing_params(runs: Sequence[Run]) -> tuple[FactRow, ...]:
+    names = sorted({name for run in runs for name in run.params if name not in {"verdict", "verdict_reason"}})
     rows = []
     for name in names:
         values = [run.params[name].value if name in run.params else None for run in runs]

@@ -56,20 +56,6 @@ def test_what_differs_comes_first(tmp_path: Path) -> None:
     assert set(differing) == {"model", "precision", "runtime", "device", "system", "threads", "power", "batch"}
 
 
-def test_what_the_facts_tell_is_not_told_again(tmp_path: Path) -> None:
-    """A parameter of the same name is the same fact."""
-    runs = [
-        dataclasses.replace(run, params={**run.params, "precision": LoggedParam("precision", value)})
-        for run, value in (
-            (profile_run(tmp_path, "a", samples(1000)), "float32"),
-            (profile_run(tmp_path, "b", samples(500)), "int8"),
-        )
-    ]
-    comparison = compare(runs)
-    assert [row.name for row in comparison.differences].count("precision") == 1
-    assert "precision" not in [row.name for row in comparison.params]
-
-
 def test_a_verdict_that_is_not_stable_is_a_caution(tmp_path: Path) -> None:
     """Before anybody believes a ratio."""
     runs = [profile_run(tmp_path, "a", samples(1000)), profile_run(tmp_path, "b", samples(1200), verdict="throttled")]
