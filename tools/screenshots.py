@@ -1,16 +1,19 @@
-"""Make the pictures of the page in docs/images: runs, a profile and a comparison.
+"""Make the pictures in docs/images: the page's runs, a profile and a comparison, and the two reports of deploy.
 
 Nothing in them is made up: two small networks are compiled in float and INT8, profiled and invoked on this machine with
-ONNX Runtime, into a store that is thrown away. Needs what ./test installs, and Chromium:
+ONNX Runtime, into a store that is thrown away; the reports are those of two examples. Needs what ./test installs, and
+Chromium:
 
     .venv/bin/python tools/screenshots.py
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -36,12 +39,12 @@ from embedl_hub.core.profile import ONNXRuntimeProfiler  # noqa: E402
 from embedl_hub.tracking import Store  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import onnx
     from playwright.sync_api import Page
 
 IMAGES = ROOT / "docs/images"
-PROFILED = "mobilenet_v2.compiled.onnx"
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 WIDTH = 1280
 LARGEST_BYTES = 300_000
 
@@ -78,33 +81,52 @@ def photograph(tab: Page, address: str, name: str, height: int) -> None:
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size} bytes")
 
 
+def write_reports(folder: Path) -> dict[str, Path]:
+    """Run the examples that write reports; return these by the name of their picture."""
+    reports = {}
+    for picture, example in (("transform", "transform"), ("verification", "own_pytorch")):
+        script = ROOT / "examples" / example / "main.py"
+        subprocess.run([sys.executable, script, folder / example], check=True, timeout=300, stdout=subprocess.DEVNULL)
+        reports[picture] = folder / example / "report.html"
+    return reports
+
+
+@contextlib.contextmanager
+def served(store: Store) -> Iterator[str]:
+    """Serve the page of a store; yields its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(page.app(lambda: store), log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
 def main() -> None:
     """Record, serve, photograph."""
     chromium = shutil.which("chromium") or sys.exit("Chromium is needed: apt-get install chromium")
     IMAGES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as name:
-        record(Path(name))
-        with Store(Path(name, "home")) as store, socket.create_server(("127.0.0.1", 0)) as listening:
-            server = uvicorn.Server(uvicorn.Config(page.app(lambda: store), log_level="warning", lifespan="off"))
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-            thread.start()
-            try:
-                site = f"http://127.0.0.1:{listening.getsockname()[1]}"
-                profiles = [
-                    run.id for run in store.runs("type = 'PROFILE' and artifacts.input = 'mobilenet_v2.compiled.onnx'")
-                ]
-                with sync_playwright() as playwright:
-                    browser = playwright.chromium.launch(
-                        executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-                    )
-                    tab = browser.new_page(color_scheme="light")
-                    photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)
-                    photograph(tab, f"{site}/runs/{profiles[0]}", "profile", 1180)
-                    photograph(tab, f"{site}/compare?run={profiles[1]}&run={profiles[0]}", "compare", 1120)
-                    browser.close()
-            finally:
-                server.should_exit = True
-                thread.join(30)
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as closing:
+        folder = Path(name)
+        (folder / "transform").mkdir()
+        reports = write_reports(folder)
+        record(folder)
+        store = closing.enter_context(Store(folder / "home"))
+        site = closing.enter_context(served(store))
+        playwright = closing.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        closing.callback(browser.close)
+        tab = browser.new_page(color_scheme="light")
+        wanted = "type = 'PROFILE' and artifacts.input = 'mobilenet_v2.compiled.onnx'"
+        int8, float32 = (run.id for run in store.runs(wanted))
+        photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)
+        photograph(tab, f"{site}/runs/{int8}", "profile", 1180)
+        photograph(tab, f"{site}/compare?run={float32}&run={int8}", "compare", 1120)
+        photograph(tab, reports["transform"].as_uri(), "transform", 1000)
+        photograph(tab, reports["verification"].as_uri(), "verification", 690)
 
 
 if __name__ == "__main__":

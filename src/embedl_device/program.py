@@ -59,7 +59,9 @@ def say(program: str, message: str) -> None:
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add what every profile command takes."""
     parser.add_argument("--input-dir", type=Path, help="data to run on (.npz or .npy); made up when not given")
-    parser.add_argument("--shape", type=shape, action="append", default=[], metavar="NAME=1,3,224,224")
+    parser.add_argument(
+        "--shape", type=shape, action="append", default=[], metavar="NAME=1,3,224,224", help="shape of an open input"
+    )
     parser.add_argument("--iterations", type=positive, default=100, help="at least so many samples (%(default)s)")
     parser.add_argument("--min-seconds", type=float, default=1.0, help="at least so long (%(default)s)")
     parser.add_argument("--max-seconds", type=float, default=30.0, help="at most so long (%(default)s)")

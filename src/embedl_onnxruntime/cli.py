@@ -128,5 +128,10 @@ def _command(commands: Any, name: str, work: Any, help_text: str) -> argparse.Ar
     )
     parser.add_argument("--allow-fallback", action="store_true", help="go on if one of them cannot be used at all")
     parser.add_argument("--threads", type=program.positive, help="threads within an operator")
-    parser.add_argument("--optimization-level", choices=("disable", "basic", "extended", "all"), default="all")
+    parser.add_argument(
+        "--optimization-level",
+        choices=("disable", "basic", "extended", "all"),
+        default="all",
+        help="what the runtime may do to the graph (%(default)s)",
+    )
     return parser

@@ -1,9 +1,12 @@
 """Deploy's examples run, and its reference names everything public."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+from embedl_hub.tracking import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +53,23 @@ def test_example_qat() -> None:
     """Training with pairs in place gives back what four bits cost; the example asserts it."""
     out = run(ROOT / "examples" / "qat" / "main.py")
     assert "trained with the pairs in place" in out
+
+
+def test_example_own_pytorch(tmp_path: Path) -> None:
+    """From training to a profile of the INT8 file, which stays within a point of float; the example asserts it."""
+    out = run(ROOT / "examples" / "own_pytorch" / "main.py", str(tmp_path))
+    assert re.search(r"^INT8 +[\d.]+ % +[\d.]+ ms", out, re.MULTILINE)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    with Store(tmp_path / ".embedl") as store:
+        assert sorted(run.type for run in store.runs()) == ["COMPILE"] * 2 + ["INFERENCE"] * 2 + ["PROFILE"] * 2
+
+
+def test_example_mixed_precision() -> None:
+    """The search reaches the target with some layers in float, not all; the example asserts the first."""
+    out = run(ROOT / "examples" / "mixed_precision" / "main.py")
+    found = re.search(r"Goal met.*Float islands: (.+)", out)
+    assert found is not None
+    assert 1 <= len(found[1].split(", ")) <= 3
 
 
 def test_example_backend_installs_and_runs(tmp_path: Path) -> None:

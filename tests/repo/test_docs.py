@@ -1,27 +1,53 @@
-"""The documentation says what there is: links resolve, every command, error and public name is mentioned."""
+"""The documentation says what there is: links resolve, every page is found, every command and error is mentioned."""
 
 from __future__ import annotations
 
-import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support.pages import PAGES, ROOT, anchors, links
 
 from embedl_hub import errors
 from embedl_hub.cli import main as cli
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("benchmarks/*.md")]
-)
-
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_relative_links_resolve(page: Path) -> None:
-    """Every link to a file of ours leads somewhere."""
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-        if "://" not in target and not target.startswith("mailto:"):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_links_resolve(page: Path) -> None:
+    """Every link to a file of ours leads to it, and to the heading it names."""
+    for link in links(page):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name} links to {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name} links to {link}; {target.name} has no such heading"
+
+
+def test_every_page_is_found_from_the_index() -> None:
+    """Whoever starts at docs/index.md and follows links sees every page of docs, and every example."""
+    seen: set[Path] = set()
+    waiting = [ROOT / "docs/index.md"]
+    while waiting:
+        page = waiting.pop().resolve()
+        if page in seen or page.suffix != ".md":
+            continue
+        seen.add(page)
+        waiting += [page.parent / link.partition("#")[0] for link in links(page) if "://" not in link]
+    wanted = {page.resolve() for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    wanted |= {page.resolve() for page in PAGES if page.is_relative_to(ROOT / "examples")}
+    assert sorted(str(page.relative_to(ROOT)) for page in wanted - seen) == []
+
+
+def test_the_generated_reference_is_fresh() -> None:
+    """The pages say what the code says; the message has the command that writes them anew."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/reference.py", "--check"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_command_is_documented() -> None:

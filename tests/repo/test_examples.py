@@ -1,4 +1,4 @@
-"""Examples and code blocks run as they are printed, on this machine and on a real sshd."""
+"""The hub's examples run as their pages say, on this machine and on a real sshd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from embedl_hub.testing import check_provider, temporary_context
 from embedl_hub.tracking import RunStatus, Store
 
 ROOT = Path(__file__).parents[2]
-PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))) if "```python" in page.read_text()]
 
 
 def load(name: str) -> ModuleType:
@@ -37,37 +36,42 @@ def load(name: str) -> ModuleType:
     return sys.modules[module_name]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_blocks_run(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """All Python blocks of a page, in order, as one program in an empty folder."""
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    if page.name == "use-tflite.md":
-        (cache / "converters").symlink_to(request.getfixturevalue("converter"))
-    program = "\n\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
-    (tmp_path / "page.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "page.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-        env={
-            "EMBEDL_HUB_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path),
-            "EMBEDL_HUB_CACHE": str(cache),
-        },
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("name", ["custom_toolchain", "custom_provider", "onnxruntime"])
+@pytest.mark.parametrize("name", ["custom_toolchain", "custom_provider", "own_onnx"])
 def test_an_example_runs_without_a_board(name: str, tmp_path: Path) -> None:
     """As its README says, from any folder, and tells where its runs are."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", ROOT / "examples" / name / "main.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert f"runs stored in {tmp_path / '.embedl'}" in done.stdout
+    assert f"runs stored in {tmp_path / '.embedl'}" in _run(name, tmp_path)
     with Store(tmp_path / ".embedl") as store:
         assert {run.status for run in store.runs()} == {RunStatus.FINISHED}
+
+
+def test_a_gate_fails_only_for_the_slower_model(tmp_path: Path) -> None:
+    """Three commits through the script that a build calls; the report has the failure."""
+    out = _run("ci_gate", tmp_path)
+    assert re.findall(r"exit code (\d)", out) == ["0", "0", "1"]
+    assert '<failure type="worse"' in (tmp_path / "gate.xml").read_text()
+
+
+@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+def test_the_ready_build_files_call_the_script(name: str) -> None:
+    """They keep their home, tell the branch, call the script that is tested, and hand its report on."""
+    text = (ROOT / "examples/ci_gate" / name).read_text()
+    for line in ("EMBEDL_HUB_HOME: /", "BRANCH: ", "sh examples/ci_gate/check.sh model.onnx", "gate.xml"):
+        assert line in text
+
+
+def test_a_team_records_also_while_its_server_is_away(tmp_path: Path) -> None:
+    """The run of the second person arrives later, once."""
+    out = _run("team_server", tmp_path)
+    assert """after ben's sync: [("ben's run", 1.5), ("ann's run", 2.5)]""" in out
+
+
+def _run(name: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "examples" / name / "main.py"],
+        cwd=folder, capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """ONNX Runtime end to end: float and INT8, compiled, profiled, run and held against each other.
 
-    python examples/onnxruntime/main.py                              a made-up network on this machine
-    python examples/onnxruntime/main.py --model my.onnx --shape 1,3,224,224
-    python examples/onnxruntime/main.py --board user@board[:port]    on a board, by SSH
+    python examples/own_onnx/main.py                              a made-up network on this machine
+    python examples/own_onnx/main.py --model my.onnx --shape 1,3,224,224
+    python examples/own_onnx/main.py --board user@board[:port]    on a board, by SSH
 
 A board needs Python 3.8 or newer with numpy and onnxruntime; the hub brings the rest.
 """

@@ -1,0 +1,484 @@
+"""Write the parts of the documentation that are the code's own words, and the lists of what there is.
+
+    .venv/bin/python tools/reference.py           writes them anew
+    .venv/bin/python tools/reference.py --check   exits with 1 when a page is not what would be written
+
+- `python.md`: every name of every face, with its signature and docstring. Read from the sources, nothing is imported,
+  so that it is the same on every machine.
+- `cli.md`, `deploy-cli.md`: the options of each command, between `<!-- generated: NAME -->` and `<!-- /generated -->`.
+  What stands around them is written by hand and stays; a command without a section gets one.
+- `device-programs.md`: the commands and options of the programs on boards.
+- `docs/decisions/README.md`, `examples/README.md`: a line for each record and each example.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import inspect
+import re
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+REFERENCE = ROOT / "docs" / "reference"
+COMMAND = ".venv/bin/python tools/reference.py"
+
+_SECTIONS = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example|Examples|Note):")
+# torch's own methods: what they do is what the class says.
+_OF_TORCH = frozenset({"forward", "extra_repr"})
+_OPTIONS_OF_ALL = frozenset({"as_json", "verbose", "help"})
+_WIDTH = 110
+_PYTHON_HEAD = """\
+# Python names
+
+What a face lists in its `__all__` is public; files that begin with an underscore are not.
+This page is written by `tools/reference.py` from the sources: change the docstring, then run it.
+A name that several faces offer is described once, where it belongs.
+"""
+_PROGRAMS_HEAD = """\
+# Device programs
+
+What runs and measures models, on this machine and on boards: Python 3.8 or newer, numpy and the runtime.
+The hub calls them, and brings them to a board that lacks them.
+By hand: `pip install 'edgeproof-device[onnxruntime]'` or `'edgeproof-device[litert]'`.
+Each command prints one JSON object, messages go to stderr, and another exit code than 0 is a failure.
+What `profile` prints is [the profile document](profile-document.md).
+This page is written by `tools/reference.py` from the programs themselves.
+"""
+_EXAMPLES_HEAD = """\
+# Examples
+
+Each is a folder with a page and a script, and the tests run every one of them.
+In a clone in which `./test` or `./run` has set up `.venv`, run one with `.venv/bin/python examples/NAME/main.py`.
+"""
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Found:
+    """A definition and the module it stands in."""
+
+    module: str
+    name: str
+    node: Definition | None
+
+
+@functools.cache
+def parsed(module: str) -> ast.Module | None:
+    """Return the syntax of one of our modules; None for somebody else's."""
+    path = SOURCE.joinpath(*module.split("."))
+    for file in (path / "__init__.py", path.with_suffix(".py")):
+        if file.is_file():
+            return ast.parse(file.read_text(encoding="utf-8"))
+    return None
+
+
+def find(module: str, name: str) -> Found:
+    """Follow a name through faces to where it is defined."""
+    tree = parsed(module)
+    if tree is None:
+        return Found(module, name, None)
+    for node in tree.body:
+        if isinstance(node, Definition) and name in _names_of(node):
+            return Found(module, name, node)
+    # Anywhere: a face that loads on first use imports for the type checker alone.
+    for imported in (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)):
+        for alias in imported.names:
+            if (alias.asname or alias.name) == name:
+                return find(imported.module or "", alias.name)
+    return Found(module, name, None)
+
+
+def _names_of(node: Definition) -> set[str]:
+    if isinstance(node, ast.Assign):
+        return {target.id for target in node.targets if isinstance(target, ast.Name)}
+    if isinstance(node, ast.AnnAssign):
+        return {node.target.id} if isinstance(node.target, ast.Name) else set()
+    return {node.name}
+
+
+def faces() -> dict[str, list[str]]:
+    """Return the public names of each face, in the order of the faces' names."""
+    found = {}
+    for path in SOURCE.rglob("*.py"):
+        if path.name.startswith("_") and path.name != "__init__.py":
+            continue
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        tree = parsed(module)
+        for node in tree.body if tree is not None else ():
+            if isinstance(node, ast.Assign) and "__all__" in _names_of(node):
+                # The version is of the release, and would make the page stale with each.
+                names = (name for name in ast.literal_eval(node.value) if name != "__version__")
+                found[module] = sorted(names, key=str.lower)
+    return dict(sorted(found.items()))
+
+
+def homes(offered: dict[str, list[str]]) -> dict[tuple[str, str], str]:
+    """Return for each definition the face it is described in: the one nearest to it, else the first."""
+    chosen: dict[tuple[str, str], str] = {}
+    for face, names in offered.items():
+        for name in names:
+            found = find(face, name)
+            key = (found.module, found.name)
+            near = f"{found.module}.".startswith(f"{face}.")
+            best = chosen.get(key)
+            if best is None or (near and (len(face) > len(best) or not f"{found.module}.".startswith(f"{best}."))):
+                chosen[key] = face
+    return chosen
+
+
+def python_page() -> str:
+    """Return the page of all faces."""
+    offered = faces()
+    home = homes(offered)
+    lines = [_PYTHON_HEAD, "| import from | what is there |", "|---|---|"]
+    lines += [f"| [`{face}`](#{slug(face)}) | {_first_sentence(parsed(face))} |" for face in offered]
+    for face, names in offered.items():
+        tree = parsed(face)
+        lines += ["", f"## `{face}`", "", *_prose(ast.get_docstring(tree) if tree is not None else None)]
+        elsewhere: dict[str, list[str]] = {}
+        for name in names:
+            found = find(face, name)
+            where = home[found.module, found.name]
+            if where != face:
+                elsewhere.setdefault(where, []).append(f"`{name}`")
+            else:
+                lines += ["", *_described(found, name)]
+        for where, also in elsewhere.items():
+            lines += ["", f"Also here, described under [`{where}`](#{slug(where)}): {', '.join(also)}."]
+    return "\n".join(lines) + "\n"
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that a heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def _first_sentence(tree: ast.Module | None) -> str:
+    text = (ast.get_docstring(tree) if tree is not None else None) or ""
+    return _cell(" ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".:").replace("``", "`"))
+
+
+def _described(found: Found, name: str) -> list[str]:
+    node = found.node
+    if isinstance(node, ast.ClassDef):
+        return _class(found, node, name)
+    if isinstance(node, Function):
+        return [f"### `{name}`", "", *_fenced(signature(node, name)), "", *_prose(ast.get_docstring(node))]
+    if node is None:
+        return [f"### `{name}`", "", f"From `{found.module}`."]
+    return [f"### `{name}`", "", *_fenced(textwrap.shorten(ast.unparse(node), _WIDTH, placeholder=" ..."))]
+
+
+def _class(found: Found, node: ast.ClassDef, name: str) -> list[str]:
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    head = f"class {name}({bases})" if bases else f"class {name}"
+    fields = [
+        ast.unparse(each)
+        for each in node.body
+        if isinstance(each, (ast.AnnAssign, ast.Assign)) and not any(one.startswith("_") for one in _names_of(each))
+    ]
+    shown = [textwrap.shorten(field, _WIDTH, placeholder=" ...") for field in fields]
+    lines = [f"### `{name}`", "", *_fenced("\n    ".join([f"{head}:" if shown else head, *shown]))]
+    lines += ["", *_prose(ast.get_docstring(node))]
+    inherited = set(_inherited_methods(found, node))
+    described = [each for each in _methods(node) if each.name not in inherited | _OF_TORCH]
+    if described:
+        # A heading, because two lists in a row would be one.
+        lines += ["", "**Methods**"]
+    for method in described:
+        lines += _method(method, name)
+    return lines
+
+
+def _method(node: Function, owner: str) -> list[str]:
+    """Return a method as one line of a list where it fits on one, else like a function."""
+    title = owner if node.name == "__init__" else f"{owner}.{node.name}"
+    if _has(node, "property"):
+        shown = f"{title}: {ast.unparse(node.returns)}" if node.returns is not None else title
+    else:
+        shown = signature(node, title, bound=not _has(node, "staticmethod"))
+    text = _prose(ast.get_docstring(node))
+    if "\n" not in shown and len(text) <= 1:
+        return ["", f"- `{shown}`{': ' if text else ''}{''.join(text)}"]
+    return ["", *_fenced(shown), *([""] if text else []), *text]
+
+
+def _methods(node: ast.ClassDef) -> list[Function]:
+    """Return the public methods, the constructor first; of overloads the one with the body."""
+    own = [each for each in node.body if isinstance(each, Function) and not _has(each, "overload")]
+    return [each for each in own if each.name == "__init__" or not each.name.startswith("_")]
+
+
+def _has(node: Function, decorator: str) -> bool:
+    return any(ast.unparse(each).split("(")[0].split(".")[-1] == decorator for each in node.decorator_list)
+
+
+def _inherited_methods(found: Found, node: ast.ClassDef) -> Iterator[str]:
+    """Return what a class of ours among the bases describes already."""
+    for base in node.bases:
+        origin = find(found.module, ast.unparse(base).split("[")[0].rpartition(".")[2])
+        if isinstance(origin.node, ast.ClassDef):
+            yield from (method.name for method in _methods(origin.node) if method.name != "__init__")
+            yield from _inherited_methods(origin, origin.node)
+
+
+def signature(node: Function, name: str, *, bound: bool = False) -> str:
+    """Return a call as it is declared, on one line where it fits."""
+    words = _parameters(node.args)
+    if bound and words and words[0] in ("self", "cls"):
+        words = words[1:]
+        if words and words[0] == "/":
+            words = words[1:]
+    result = f" -> {ast.unparse(node.returns)}" if node.returns is not None and node.name != "__init__" else ""
+    line = f"{name}({', '.join(words)}){result}"
+    if len(line) <= _WIDTH:
+        return line
+    return "\n".join([f"{name}(", *(f"    {word}," for word in words), f"){result}"])
+
+
+def _parameters(arguments: ast.arguments) -> list[str]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    defaults += arguments.defaults
+    words = [_parameter(each, default) for each, default in zip(positional, defaults, strict=True)]
+    if arguments.posonlyargs:
+        words.insert(len(arguments.posonlyargs), "/")
+    if arguments.vararg is not None:
+        words.append(f"*{_parameter(arguments.vararg, None)}")
+    elif arguments.kwonlyargs:
+        words.append("*")
+    words += [_parameter(each, value) for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    if arguments.kwarg is not None:
+        words.append(f"**{_parameter(arguments.kwarg, None)}")
+    return words
+
+
+def _parameter(node: ast.arg, default: ast.expr | None) -> str:
+    kind = f": {ast.unparse(node.annotation)}" if node.annotation is not None else ""
+    if default is None:
+        return f"{node.arg}{kind}"
+    return f"{node.arg}{kind}{' = ' if kind else '='}{ast.unparse(default)}"
+
+
+def _fenced(text: str) -> list[str]:
+    return ["```text", *text.splitlines(), "```"]
+
+
+def _prose(text: str | None) -> list[str]:
+    """Return a docstring as Markdown: its sections become lists, its indented parts and drawings code."""
+    lines: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text or ""):
+        body = paragraph.splitlines()
+        if not body:
+            continue
+        if lines:
+            lines.append("")
+        heading = _SECTIONS.fullmatch(body[0].strip())
+        if heading is not None:
+            lines += [f"**{heading[1]}**", "", *_items(textwrap.dedent("\n".join(body[1:])).splitlines(), heading[1])]
+        elif body[0].startswith("    ") or "├" in paragraph:
+            lines += _fenced(textwrap.dedent(paragraph))
+        else:
+            lines += [_escaped(line) for line in body]
+    return lines
+
+
+def _items(body: Sequence[str], heading: str) -> list[str]:
+    if heading.startswith("Example"):
+        return _fenced("\n".join(body))
+    if heading in ("Returns", "Yields", "Note"):
+        return [_escaped(line.strip()) for line in body]
+    lines: list[str] = []
+    for line in body:
+        name, colon, rest = line.partition(": ")
+        if colon and not line.startswith(" "):
+            lines.append(f"- `{name.strip('`')}`: {_escaped(rest)}")
+        else:
+            lines.append(f"  {_escaped(line.strip())}")
+    return lines
+
+
+def _escaped(line: str) -> str:
+    """Return a line whose signs mean themselves outside code."""
+    parts = line.replace("``", "`").split("`")
+    return "`".join(part if at % 2 else re.sub(r"([*<\[])", r"\\\1", part) for at, part in enumerate(parts))
+
+
+def leaves(command: click.Command, words: tuple[str, ...], parent: click.Context | None) -> Iterator[click.Context]:
+    """Return a context for each command below one, itself when it has none."""
+    ctx = click.Context(command, info_name=words[-1], parent=parent)
+    if isinstance(command, click.Group):
+        if command.invoke_without_command:
+            yield ctx
+        for name in command.list_commands(ctx):
+            below = command.get_command(ctx, name)
+            if below is not None:
+                yield from leaves(below, (*words, name), ctx)
+    else:
+        yield ctx
+
+
+def block(contexts: Sequence[click.Context]) -> str:
+    """Return usage, help and options of some commands."""
+    lines: list[str] = []
+    for ctx in contexts:
+        usage = " ".join(word for word in ctx.command.collect_usage_pieces(ctx) if word != "[OPTIONS]")
+        lines += ["", f"`{f'{ctx.command_path} {usage}'.strip()}`:"]
+        text = inspect.cleandoc(ctx.command.help or "").partition("\n\n")[0]
+        lines[-1] += " " + _escaped(" ".join(text.replace("\b", "").split()))
+        options = [one for one in ctx.command.params if isinstance(one, click.Option) and not one.hidden]
+        options = [one for one in options if one.name not in _OPTIONS_OF_ALL]
+        if options:
+            lines += ["", "| option | what it does |", "|---|---|"]
+            lines += [_option(one, ctx) for one in options]
+    return "\n".join(lines[1:])
+
+
+def _option(option: click.Option, ctx: click.Context) -> str:
+    flags, text = option.get_help_record(ctx) or (option.opts[0], "")
+    return f"| `{_cell(flags)}` | {_cell(_escaped(' '.join(text.split())))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def with_blocks(page: str, cli: click.Group, program: str, names: Sequence[str]) -> str:
+    """Return a page of commands with what is generated in it made anew."""
+    root = click.Context(cli, info_name=program)
+    for name in names:
+        command = cli.get_command(root, name)
+        if command is None:
+            continue
+        words = block(list(leaves(command, (program, name), root)))
+        marked = f"<!-- generated: {name} -->\n{words}\n<!-- /generated -->"
+        page = _put(page, name, marked)
+    stale = [name for name in re.findall(r"<!-- generated: (\S+) -->", page) if name not in names]
+    if stale:
+        sys.exit(f"{program} has no command {', '.join(stale)} any more; remove the section from docs/reference.")
+    return page
+
+
+def _put(page: str, name: str, marked: str) -> str:
+    """Put a block where it was, else at the end of its section, else into a section of its own."""
+    pattern = re.compile(rf"<!-- generated: {re.escape(name)} -->.*?<!-- /generated -->", re.DOTALL)
+    if pattern.search(page):
+        return pattern.sub(lambda _: marked, page, count=1)
+    heading = re.search(rf"^## `{re.escape(name)}`$", page, re.MULTILINE)
+    if heading is None:
+        return f"{page.rstrip()}\n\n## `{name}`\n\n{marked}\n"
+    following = re.search(r"^## ", page[heading.end() :], re.MULTILINE)
+    end = heading.end() + following.start() if following is not None else len(page)
+    return f"{page[:end].rstrip()}\n\n{marked}\n\n{page[end:]}".rstrip() + "\n"
+
+
+def programs_page(parsers: Sequence[argparse.ArgumentParser]) -> str:
+    """Return the page of the programs on boards, from their own parsers."""
+    lines = _PROGRAMS_HEAD.splitlines()
+    for parser in parsers:
+        lines += ["", f"## `{parser.prog}`", "", _sentence(parser.description or "")]
+        groups = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]  # noqa: SLF001 - argparse offers no other way to ask
+        for group in groups:
+            words = {each.dest: each.help or "" for each in group._choices_actions}  # noqa: SLF001
+            for name, below in group.choices.items():
+                lines += ["", f"`{parser.prog} {name}`: {_sentence(words.get(name, ''))}"]
+                rows = [each for each in below._actions if each.option_strings and each.dest != "help"]  # noqa: SLF001
+                if rows:
+                    lines += ["", "| option | what it does |", "|---|---|", *(_flag(each, below) for each in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(text: str) -> str:
+    plain = _escaped(" ".join(text.split()))
+    return f"{plain[:1].upper()}{plain[1:].removesuffix('.')}."
+
+
+def _flag(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
+    formatter = parser._get_formatter()  # noqa: SLF001
+    flags = formatter._format_action_invocation(action)  # noqa: SLF001
+    text = formatter._expand_help(action) if action.help else ""  # noqa: SLF001
+    needed = " [required]" if action.required else ""
+    return f"| `{_cell(flags)}` | {_cell(_escaped(' '.join(text.split()) + needed).strip())} |"
+
+
+def decisions_page() -> str:
+    """Return the list of decision records."""
+    lines = ["# Decisions", "", "Why things are as they are: one short record each, by number.", ""]
+    records = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    lines += [f"- [{path.name[:4]}]({path.name}): {_title(path)}" for path in records]
+    return "\n".join(lines) + "\n"
+
+
+def examples_page() -> str:
+    """Return the list of examples, the whole way first."""
+    folders = sorted(path.parent for path in (ROOT / "examples").glob("*/README.md"))
+    lines = [*_EXAMPLES_HEAD.splitlines(), "", "| example | what it shows |", "|---|---|"]
+    for folder in sorted(folders, key=lambda each: (each.name != "journey", each.name)):
+        readme = folder / "README.md"
+        # A lazy reader gets the first sentence of the page, which says what the example shows.
+        text = " ".join(readme.read_text(encoding="utf-8").split("\n\n")[1].split())
+        lines.append(f"| [{folder.name}]({folder.name}/README.md) | {_cell(re.split(r'(?<=[.]) ', text)[0])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _title(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def pages() -> dict[Path, str]:
+    """Return what each page should be."""
+    from embedl_deploy.cli.main import cli as deploy  # noqa: PLC0415 - only to be described
+    from embedl_hub.cli.main import cli as hub  # noqa: PLC0415
+    from embedl_hub.cli.main import own_commands  # noqa: PLC0415
+    from embedl_litert import cli as litert  # noqa: PLC0415
+    from embedl_onnxruntime import cli as onnxruntime  # noqa: PLC0415
+
+    made = {
+        REFERENCE / "python.md": python_page(),
+        REFERENCE / "device-programs.md": programs_page([onnxruntime._parser(), litert._parser()]),  # noqa: SLF001
+        ROOT / "docs" / "decisions" / "README.md": decisions_page(),
+        ROOT / "examples" / "README.md": examples_page(),
+    }
+    for page, cli, program, names in (
+        # Not what other packages of this environment add.
+        ("cli.md", hub, "embedl-hub", sorted(own_commands())),
+        ("deploy-cli.md", deploy, "embedl-deploy", deploy.list_commands(click.Context(deploy))),
+    ):
+        path = REFERENCE / page
+        made[path] = with_blocks(path.read_text(encoding="utf-8"), cli, program, names)
+    return made
+
+
+def main() -> None:
+    """Write the pages, or say which are not what would be written."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a page is stale")
+    check = parser.parse_args().check
+    changed = []
+    for path, text in pages().items():
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            changed.append(str(path.relative_to(ROOT)))
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    if check and changed:
+        sys.exit(f"Stale: {', '.join(changed)}. Write them anew: {COMMAND}")
+    print(f"written: {', '.join(changed)}" if changed else "all pages are what the code says")
+
+
+if __name__ == "__main__":
+    main()
