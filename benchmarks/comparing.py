@@ -44,7 +44,8 @@ def verdict(old: Figure | None, new: Figure | None) -> str:
         return f"not comparable: {new.failed or old.failed or 'another shape'}"
     if old.low <= new.value <= old.high or new.low <= old.value <= new.high:
         return "within"
-    return f"outside: {new.value / old.value:.2f} times the old" if old.value else "outside"
+    kind = " (absolute: look at the loads)" if new.ratio is None and new.low != new.high else ""
+    return f"outside: {new.value / old.value:.2f} times the old{kind}" if old.value else "outside"
 
 
 def _weights(result: dict[str, Any]) -> dict[str, str]:

@@ -140,14 +140,15 @@ def compare(benches: list[Bench], *, quick: bool) -> int:
         rows = compared(old, new)
         outside += sum(row.verdict.startswith("outside") for row in rows)
         mark = " (QUICK: sizes differ, so may the figures)" if new["quick"] else ""
-        print(f"\n{bench.name}{mark}: {old['date']} at {_short(old)} -> {new['date']} at {_short(new)}")
+        print(f"\n{bench.name}{mark}: {_when(old)} -> {_when(new)}")
         print_table(("figure", "old", "new", "stated", "how", "verdict"), [row.cells() for row in rows])
     print(f"\n{outside} figures outside their stated uncertainty")
     return outside
 
 
-def _short(result: dict[str, Any]) -> str:
-    return str(result["commit"])[:8]
+def _when(result: dict[str, Any]) -> str:
+    load = result["machine"].get("load_before", "unknown")
+    return f"{result['date']} at {str(result['commit'])[:8]}, load {load}"
 
 
 def show_list() -> None:

@@ -19,7 +19,7 @@ from embedl_hub.core import HubContext
 from embedl_hub.core.component import Component, NoProviderError, ProviderType, RunType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from figures import Figure, alone, declared
+from figures import Figure, against, alone, declared
 from report import Session, parser
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def figures(data: dict[str, Any]) -> list[Figure]:
         alone("the same, recorded", "µs", times["tracked"]).at_most(5000).in_short(),
         alone("the function itself", "µs", times["direct call"]),
         alone("`import embedl_hub.core`", "ms", imports).at_most(300).in_short(),
+        against("a Python that imports it, start to end", "ms", data["import_ms"], "an empty Python", data["empty_ms"]),
         declared("heavy modules that the import wakes", "", len(data["heavy"]), 0).at_most(0),
     ]
 
