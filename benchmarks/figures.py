@@ -111,7 +111,6 @@ def least(what: str, unit: str, ours: Sequence[float], opponent: str, theirs: Se
     """Make a figure of minima, for CPU times: what stands above the least is other work's; turns give the spread."""
     ratio = min(ours) / min(theirs)
     low, high, words = spread([one / two for one, two in zip(ours, theirs, strict=True)], ratio, 0.05)
-    low, high = min(low, ratio), max(high, ratio)
     return Figure(what, unit, min(ours), low, high, f"least of both; {words}", opponent, min(theirs), ratio)
 
 
@@ -155,7 +154,8 @@ def spread(values: Sequence[float], middle: float, tolerance: float) -> tuple[fl
     if tolerance and (low > middle * (1 - tolerance) or high < middle * (1 + tolerance)):
         low, high = min(low, middle * (1 - tolerance)), max(high, middle * (1 + tolerance))
         words += f", at least ±{tolerance:.0%}"
-    return low, high, words
+    # The middle is within by definition; interpolation may miss it by the last bit.
+    return min(low, middle), max(high, middle), words
 
 
 def read(rows: Sequence[dict[str, Any]]) -> dict[str, Figure]:

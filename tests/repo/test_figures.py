@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -52,6 +53,19 @@ def test_every_benchmark_has_a_script_and_a_full_result(name: str) -> None:
     for figure in figures.read(result["figures"]).values():
         assert figure.low <= figure.value <= figure.high, figure.what
         assert figure.spread, figure.what
+
+
+@pytest.mark.parametrize("name", [name for name, facts in LISTED.items() if facts["script"].startswith("hub/")])
+def test_figures_are_what_the_script_makes_of_the_numbers(name: str) -> None:
+    """A change of how a figure is made reaches the results that are kept."""
+    spec = importlib.util.spec_from_file_location(f"bench_of_{name}", ROOT / "benchmarks" / LISTED[name]["script"])
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = script
+    spec.loader.exec_module(script)
+    result = json.loads((ROOT / "benchmarks/results" / f"{name}.json").read_text())
+    assert [figure.as_dict() for figure in script.figures(result["data"])] == result["figures"]
 
 
 def test_every_script_is_listed() -> None:
