@@ -171,9 +171,10 @@ class Empty:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def imports(self, faces: list[str]) -> None:
-        """Import public packages, all in one process."""
-        self.run("python", "-W", "error", "-c", "".join(f"import {face}\n" for face in faces))
+    def imports(self, faces: list[str], but: str = "") -> None:
+        """Import public packages, all in one process; warnings are errors, but for one that is named."""
+        filters = ["-W", "error", *(["-W", f"ignore:{but}"] if but else [])]
+        self.run("python", *filters, "-c", "".join(f"import {face}\n" for face in faces))
 
     def size_mb(self) -> float:
         """Return what is installed, in MB on disk."""
@@ -233,7 +234,8 @@ def test_deploy_and_its_backends(empty: Empty) -> None:
     empty.install("edgeproof-deploy")
     backends = [name for name in DISTS if name.startswith("edgeproof-deploy-")]
     empty.install("edgeproof-deploy", *backends)
-    empty.imports([face for face in _faces("embedl_deploy") if not face.startswith("embedl_deploy.cli")])
+    # torch says this of itself where numpy is not installed, and does without.
+    empty.imports(_faces("embedl_deploy"), but="Failed to initialize NumPy")
     found = "import importlib.metadata as m; print(*m.entry_points(group='embedl_deploy.backends').names)"
     assert set(empty.run("python", "-c", found).split()) == {name.rpartition("-")[2] for name in backends}
     empty.install("edgeproof-deploy[onnx]", *backends)
