@@ -102,6 +102,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--rounds", type=int, default=10)
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("torch sees no GPU here; --device cpu measures the processor.")
     session = report.Session("gpu", parser, options)
     place = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     data: dict[str, Any] = {"device": place, "batches": {}}
