@@ -138,8 +138,10 @@ def compare(benches: list[Bench], *, quick: bool) -> int:
             say(f"{bench.name}: as committed, measured {old['date']}")
             continue
         rows = compared(old, new)
+        if new["quick"]:
+            rows = [row for row in rows if row.old is not None and row.new is not None]
         outside += sum(row.verdict.startswith("outside") for row in rows)
-        mark = " (QUICK: sizes differ, so may the figures)" if new["quick"] else ""
+        mark = " (QUICK: coarser, and only what both have)" if new["quick"] else ""
         print(f"\n{bench.name}{mark}: {_when(old)} -> {_when(new)}")
         print_table(("figure", "old", "new", "stated", "how", "verdict"), [row.cells() for row in rows])
     print(f"\n{outside} figures outside their stated uncertainty")
