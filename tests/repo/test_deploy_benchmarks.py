@@ -29,4 +29,4 @@ def test_coverage(tmp_path: Path) -> None:
 
 def test_cost() -> None:
     """One round on small cases."""
-    assert "import embedl_deploy after torch" in run("bench_transform.py", "--quick")
+    assert "from embedl_deploy import transform, after torch" in run("bench_transform.py", "--quick")
