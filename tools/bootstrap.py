@@ -14,15 +14,26 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 NEEDED = (3, 11)
+VERSION = "src/embedl_device/_version.py"
+CONSTRAINTS = "requirements/constraints.txt"
 
 
 def fingerprint(name: str) -> str:
     """Hash everything that decides what must be installed."""
     digest = hashlib.sha256(sys.version.encode())
-    for path in [*sorted(ROOT.glob("requirements/*.txt")), *sorted(ROOT.glob("dists/*/pyproject.toml"))]:
+    sources = [*ROOT.glob("requirements/*.txt"), *ROOT.glob("dists/*/pyproject.toml"), ROOT / VERSION]
+    for path in sorted(sources):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     digest.update(name.encode())
     return digest.hexdigest()
+
+
+def constraints() -> list[str]:
+    """Return pip's options for the tested versions; they were tested with one Python and hold for that one."""
+    if sys.version_info[:2] != NEEDED:
+        sys.stderr.write(f"Python {sys.version.split()[0]}: the tested versions are for {NEEDED[0]}.{NEEDED[1]}.\n")
+        return []
+    return ["--constraint", CONSTRAINTS]
 
 
 def prepare(name: str) -> None:
@@ -39,7 +50,7 @@ def prepare(name: str) -> None:
         if not (VENV / "bin" / "python").exists():
             venv.create(VENV, with_pip=True)
         pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--requirement", f"requirements/{name}.txt"], cwd=ROOT, check=True)
+        subprocess.run([*pip, *constraints(), "--requirement", f"requirements/{name}.txt"], cwd=ROOT, check=True)
         alone = f"requirements/{name}-nodeps.txt"
         if (ROOT / alone).exists():
             # Packages whose own pins would replace what the first file installed.

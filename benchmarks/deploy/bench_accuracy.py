@@ -10,8 +10,6 @@ states for its own: signal-to-noise ratio and agreement of the answers, then the
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from deploy import cache, files, nets, peers, scoring
-from report import machine, print_table, version_of
+import cache
+import report
+from deploy import files, nets, peers, scoring
+from figures import Figure, bounded
+from report import print_table
 
 from embedl_deploy.integer import IntegerModel
 
@@ -88,31 +89,44 @@ def line(name: str, candidate: str, row: dict[str, Any]) -> list[str]:
     return [name, candidate, f"{row['right']:.2f}", f"{row['drop']:+.2f}", away, same]
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted: the points lost, and how near our simulation is to what runs."""
+    made = []
+    for name, rows in data["nets"].items():
+        for candidate, row in rows.items():
+            if candidate != FLOAT and "failed" not in row:
+                made.append(bounded(f"{name}: {candidate}, accuracy lost", "points", row["drop"], 0.2, FLOAT))
+            if "parity_agree" in row:
+                made.append(bounded(f"{name}: {candidate}, simulated as it runs", "%", row["parity_agree"], 0.1))
+    return made
+
+
 TITLES = ("net", "candidate", "right, %", "drop", "SQNR, dB", "parity")
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=nets.TRAINED, default=list(nets.TRAINED))
     parser.add_argument("--candidates", nargs="*", help="names; all unless told")
     parser.add_argument("--fresh", action="store_true", help="let the peers quantise again")
-    parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()
     everyone = [peers.OURS, peers.OURS_CURED, *peers.PEERS]
-    chosen = [peer for peer in everyone if options.candidates is None or peer.name in options.candidates]
-    figures: dict[str, Any] = {"machine": machine(), "versions": {name: version_of(name) for name in PACKAGES}}
-    figures["nets"] = {}
+    session = report.Session("accuracy", parser, options)
+    chosen, told = peers.ready(
+        [peer for peer in everyone if options.candidates is None or peer.name in options.candidates]
+    )
+    data: dict[str, Any] = {"weights": {name: files.digest_of(name) for name in options.only}, "nets": {}}
     rows: list[list[str]] = []
     for name in options.only:
         for rescaled in (False, True):
             judged = judge(name, chosen, rescaled=rescaled, keep=not options.fresh)
             title = name + (", rescaled" if rescaled else "")
-            figures["nets"][title] = files.told(judged)
+            judged |= peers.rows_of_missing(told)
+            data["nets"][title] = files.told(judged)
             rows += [line(title, candidate, row) for candidate, row in judged.items()]
     print_table(TITLES, rows)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    session.finish(data, figures(data), packages=PACKAGES, peers=told)
 
 
 if __name__ == "__main__":

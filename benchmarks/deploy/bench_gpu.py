@@ -4,14 +4,12 @@ The float network, the network under calibration and the network with fake quant
 each counts. "calibration" is against the transformed network's own forward pass over the same batches. "training" is
 one step of SGD on the quantised network against one on the network as it was written.
 
-    python benchmarks/deploy/bench_gpu.py [--device cuda] [--only NET ...] [--batch 64] [--rounds 10] [--json FILE]
+    python benchmarks/deploy/bench_gpu.py [--device cuda] [--only NET ...] [--batch 64 256] [--rounds 10] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import sys
 import time
 from pathlib import Path
@@ -21,7 +19,9 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import report
 from deploy import nets
+from figures import Figure, declared
 
 from embedl_deploy import transform
 from embedl_deploy.onnxruntime import ONNXRUNTIME, ONNXRUNTIME_PATTERNS
@@ -95,28 +95,44 @@ def measure(name: str, device: str, batch: int, rounds: int) -> dict[str, float]
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.parser(__doc__)
     names = [*nets.TIMED, *nets.TOYS]
     parser.add_argument("--only", nargs="+", choices=names, default=["resnet50", "mobilenet_v2", "vit_6x384", "unet"])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("torch sees no GPU here; --device cpu measures the processor.")
+    session = report.Session("gpu", parser, options)
     place = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-    figures: dict[str, Any] = {"device": place, "torch": torch.__version__, "batch": options.batch, "nets": {}}
-    print("| net | forward, ms | calibration, ms | ratio | step, ms | QAT step, ms | ratio |")
-    print("|---|---|---|---|---|---|---|")
-    for name in options.only:
-        row = measure(name, options.device, options.batch, options.rounds)
-        figures["nets"][name] = row
-        print(
-            f"| {name} | {row['forward_ms']:.2f} | {row['calibration_ms']:.2f} | {row['calibration']:.2f} "
-            f"| {row['step_ms']:.2f} | {row['qat_step_ms']:.2f} | {row['training']:.2f} |",
-            flush=True,
-        )
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    data: dict[str, Any] = {"device": place, "batches": {}}
+    print("| batch | net | forward, ms | calibration, ms | ratio | step, ms | QAT step, ms | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    for batch in options.batch:
+        rows = data["batches"][str(batch)] = {}
+        for name in options.only:
+            row = rows[name] = measure(name, options.device, batch, options.rounds)
+            print(
+                f"| {batch} | {name} | {row['forward_ms']:.2f} | {row['calibration_ms']:.2f} "
+                f"| {row['calibration']:.2f} | {row['step_ms']:.2f} | {row['qat_step_ms']:.2f} "
+                f"| {row['training']:.2f} |",
+                flush=True,
+            )
+    session.finish(data, figures(data), packages=("torch",), facts={"device": place})
+
+
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted: calibration next to a forward pass, a quantised step next to a plain one."""
+    made = []
+    for batch, rows in data["batches"].items():
+        for name, row in rows.items():
+            where = f"{name} at batch {batch}"
+            made += [
+                declared(f"{where}: calibration", "ms", row["calibration_ms"], 0.15, "forward", row["forward_ms"]),
+                declared(f"{where}: training step", "ms", row["qat_step_ms"], 0.15, "a plain step", row["step_ms"]),
+            ]
+    return made
 
 
 if __name__ == "__main__":

@@ -9,15 +9,16 @@ optimiser leaves; "Q+DQ" are those left inside the graph.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from deploy import cache, files, nets, peers, scoring
-from report import machine, print_table, version_of
+import cache
+import report
+from deploy import files, nets, peers, scoring
+from figures import Figure, bounded, least
+from report import print_table
 
 FLOAT = "float"
 PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
@@ -41,10 +42,11 @@ def judge(name: str, rounds: int, chosen: list[peers.Peer], *, keep: bool) -> di
             sessions.pop(candidate, None)
     results = {candidate: scoring.outputs(opened, seen, 1) for candidate, opened in sessions.items()}
     times = scoring.race(sessions, seen[:1], rounds)
-    for candidate, least in times.items():
+    for candidate, of_rounds in times.items():
         rows[candidate] |= {
-            "ms": least,
-            "speed_up": times[FLOAT] / least,
+            "ms": min(of_rounds),
+            "speed_up": min(times[FLOAT]) / min(of_rounds),
+            "rounds_ms": [round(value, 4) for value in of_rounds],
             "sqnr_db": scoring.sqnr(results[FLOAT], results[candidate]),
         }
     return rows
@@ -69,31 +71,44 @@ def line(name: str, candidate: str, row: dict[str, Any], best: float) -> list[st
     ]
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted: each file's speed next to the float file's, and its distance from it."""
+    made = []
+    for name, rows in data["nets"].items():
+        plain = rows[FLOAT]["rounds_ms"]
+        for candidate, row in rows.items():
+            if candidate != FLOAT and "failed" not in row:
+                made.append(least(f"{name}: {candidate}", "ms", row["rounds_ms"], "float", plain))
+                made.append(bounded(f"{name}: {candidate}, distance from float", "dB", row["sqnr_db"], 0.5))
+    return made
+
+
 TITLES = ("net", "candidate", "speed-up", "SQNR, dB", "integer", "products", "Q+DQ", "left in float")
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=[*nets.TIMED, *nets.TOYS], default=list(nets.TIMED))
     parser.add_argument("--candidates", nargs="*", help="names; all unless told")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--fresh", action="store_true", help="let the peers quantise again")
-    parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()
     everyone = [peers.OURS, *peers.PEERS]
-    chosen = [peer for peer in everyone if options.candidates is None or peer.name in options.candidates]
-    figures: dict[str, Any] = {"machine": machine(), "versions": {name: version_of(name) for name in PACKAGES}}
-    figures |= {"rounds": options.rounds, "nets": {}}
+    session = report.Session("int8", parser, options)
+    chosen, told = peers.ready(
+        [peer for peer in everyone if options.candidates is None or peer.name in options.candidates]
+    )
+    data: dict[str, Any] = {"rounds": options.rounds, "nets": {}}
     rows: list[list[str]] = []
     for name in options.only:
         judged = judge(name, options.rounds, chosen, keep=not options.fresh)
-        figures["nets"][name] = files.told(judged)
+        judged |= peers.rows_of_missing(told)
+        data["nets"][name] = files.told(judged)
         best = max(row.get("speed_up", 0.0) for row in judged.values())
         rows += [line(name, candidate, row, best) for candidate, row in judged.items()]
     print_table(TITLES, rows)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    session.finish(data, figures(data), packages=PACKAGES, peers=told)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ Three questions:
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -24,8 +23,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from deploy import cache, files, nets, peers
-from report import machine, print_table, version_of
+import cache
+import report
+from deploy import files, nets, peers
+from figures import Figure, declared, least
+from report import print_table
 
 from embedl_deploy import transform
 from embedl_deploy.backend import get_backend, set_backend
@@ -55,7 +57,8 @@ def costs(name: str, rounds: int, chosen: list[peers.Peer]) -> dict[str, dict[st
     for _ in range(rounds):
         for candidate, row in files.candidates(name, folder, chosen, keep=False).items():
             before = rows.get(candidate, row)
-            if "failed" not in row:
+            if "failed" not in row and "failed" not in before:
+                row["rounds_s"] = [*before.get("rounds_s", []), ptq_seconds(row)]
                 steps = row["cpu_s"]
                 row["cpu_s"] = {step: min(seconds, before["cpu_s"][step]) for step, seconds in steps.items()}
                 row["peak_mb"] = min(row["peak_mb"], before["peak_mb"])
@@ -157,27 +160,53 @@ def memory(name: str, counts: tuple[int, ...]) -> dict[str, float]:
     return found
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted: our seconds next to each opponent's, one pass next to another, memory at many pictures."""
+    made = []
+    for name, rows in data["costs"].items():
+        ours = rows[peers.OURS.name]
+        for candidate, row in rows.items():
+            if row is not ours and "failed" not in row and "failed" not in ours:
+                made.append(least(f"{name}: {candidate}", "CPU s", ours["rounds_s"], candidate, row["rounds_s"]))
+    for name, row in data["one_pass"].items():
+        made.append(
+            declared(
+                f"{name}: one pass for all methods",
+                "CPU s",
+                row["all_methods_s"],
+                0.3,
+                "min-max alone",
+                row["min_max_s"],
+            )
+        )
+    for name, peaks in data["memory_mb"].items():
+        (few, low), (many, high) = peaks.items()
+        made.append(declared(f"{name}: peak memory at {many} pictures", "MB", high, 0.15, f"at {few}", low))
+    return made
+
+
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = report.parser(__doc__)
     known = [*nets.TIMED, *nets.TOYS]
     parser.add_argument("--only", nargs="+", choices=known, default=["mobilenet_v2", "resnet50", "vit_6x384"])
     parser.add_argument("--candidates", nargs="*", help="names; all unless told")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pictures", type=int, nargs=2, default=(16, 1024), help="few and many, for the memory")
     parser.add_argument("--stream", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()
     if options.stream:
         stream(options.stream[0], int(options.stream[1]))
         return
-    chosen = [peer for peer in CANDIDATES if options.candidates is None or peer.name in options.candidates]
-    figures: dict[str, Any] = {"machine": machine(), "versions": {name: version_of(name) for name in PACKAGES}}
-    figures |= {"costs": {}, "one_pass": {}, "memory_mb": {}}
+    session = report.Session("ptq", parser, options)
+    chosen, told = peers.ready(
+        [peer for peer in CANDIDATES if options.candidates is None or peer.name in options.candidates]
+    )
+    data: dict[str, Any] = {"costs": {}, "one_pass": {}, "memory_mb": {}}
     rows = []
     for name in options.only:
-        found = costs(name, options.rounds, chosen)
-        figures["costs"][name] = files.told(found)
+        found = costs(name, options.rounds, chosen) | peers.rows_of_missing(told)
+        data["costs"][name] = files.told(found)
         ours = found[peers.OURS.name]
         for candidate, row in found.items():
             if "failed" in row:
@@ -190,16 +219,16 @@ def main() -> None:
             rows.append([name, candidate, f"{spent:.2f}", ratio, f"{row['peak_mb']:.0f}", shown])
     print_table(("net", "candidate", "CPU s", "times ours", "peak MB", ""), rows)
     for name in options.only:
-        figures["one_pass"][name] = one_pass(name, max(options.rounds, 5))
-        figures["memory_mb"][name] = memory(name, tuple(options.pictures))
+        data["one_pass"][name] = one_pass(name, max(options.rounds, 5))
+        data["memory_mb"][name] = memory(name, tuple(options.pictures))
     print()
-    passes = [[name, *[f"{value:.2f}" for value in row.values()]] for name, row in figures["one_pass"].items()]
+    passes = [[name, *[f"{value:.2f}" for value in row.values()]] for name, row in data["one_pass"].items()]
     print_table(("net", "all methods, s", "min-max alone, s", "bare network, s", "all / min-max"), passes)
     print()
-    peaks = [[name, *[f"{value:.0f}" for value in row.values()]] for name, row in figures["memory_mb"].items()]
+    peaks = [[name, *[f"{value:.0f}" for value in row.values()]] for name, row in data["memory_mb"].items()]
     print_table(("net", *[f"peak MB at {count} pictures" for count in options.pictures]), peaks)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print()
+    session.finish(data, figures(data), packages=PACKAGES, peers=told)
 
 
 if __name__ == "__main__":

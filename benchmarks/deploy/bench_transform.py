@@ -4,10 +4,7 @@
 and shown beside it.
 """
 
-import argparse
 import gc
-import json
-import platform
 import subprocess
 import sys
 import time
@@ -21,11 +18,14 @@ from torch import fx, nn
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
 LIBRARY = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
 for operator in ("nms", "qnms"):
     # torchvision's CUDA build registers fakes for these two; a CPU torch lacks the operators themselves.
     LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
 
+import report  # noqa: E402
+from figures import Figure, alone, declared, least  # noqa: E402
 from support import deploy_zoo  # noqa: E402
 
 from embedl_deploy import transform  # noqa: E402
@@ -40,7 +40,7 @@ def seconds(work: Callable[[], Any]) -> float:
     return (time.perf_counter_ns() - start) / 1e9
 
 
-def cost(name: str, rounds: int) -> dict[str, float]:
+def cost(name: str, rounds: int) -> dict[str, Any]:
     """Compare a transform with the tracing it is built on, interleaved."""
     if name.startswith("hf:"):
         model, kwargs = deploy_zoo.hugging_face(name.removeprefix("hf:"))
@@ -60,6 +60,8 @@ def cost(name: str, rounds: int) -> dict[str, float]:
         spent = transform(model, args, TENSORRT_PATTERNS, kwargs=kwargs).report.seconds
         proved.append(sum(spent.values()))
     return {
+        "rounds_trace_ms": [value * 1e3 for value in traced],
+        "rounds_transform_ms": [value * 1e3 for value in ours],
         "trace_ms": min(traced) * 1e3,
         "transform_ms": min(ours) * 1e3,
         "ratio": min(ours) / min(traced),
@@ -99,10 +101,13 @@ def scaling(sizes: list[int]) -> list[dict[str, float]]:
     return rows
 
 
+COLUMNS = ("trace_ms", "transform_ms", "ratio", "run_ms", "with_proofs_ms")
+HEADLINES = ("resnet50", "swin_t")
+
 IMPORT = """
 import time, torch
 start = time.perf_counter()
-import embedl_deploy
+from embedl_deploy import transform
 print(time.perf_counter() - start)
 """
 
@@ -156,33 +161,54 @@ def measured(code: str, *arguments: str) -> list[float]:
     return [float(word) for word in done.stdout.split()]
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    made = []
+    for name, row in data["cost"].items():
+        opponent = "`torch.export` alone" if name.startswith("hf:") else "`torch.fx` trace alone"
+        made.append(
+            least(f"transform {name}, proofs apart", "ms", row["rounds_transform_ms"], opponent, row["rounds_trace_ms"])
+        )
+        made[-1] = made[-1].in_short() if name in HEADLINES else made[-1]
+    largest = data["scaling"][-1]
+    made.append(declared(f"transform a graph of {largest['nodes']:,} nodes", "s", largest["transform_s"], 0.3))
+    made.append(
+        alone("`from embedl_deploy import transform` after torch", "ms", [1e3 * value for value in data["import_s"]])
+    )
+    made += [
+        declared(f"peak memory of a transform, {name}", "MiB", row["peak_mib"], 0.1, "the model", row["model_mib"])
+        for name, row in data["memory"].items()
+    ]
+    return made
+
+
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = report.parser(__doc__)
     parser.add_argument("--quick", action="store_true", help="one round on small cases")
-    parser.add_argument("--json", type=Path, help="write the figures to a file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    figures: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "torch": torch.__version__}
+    session = report.Session("transform", parser, options)
+    data: dict[str, Any] = {}
     names = ["resnet18"] if options.quick else ["resnet50", "swin_t", "vit_b_16", "hf:vit", "hf:swin"]
-    figures["cost"] = {name: cost(name, 1 if options.quick else 10) for name in names}
+    data["cost"] = {name: cost(name, 1 if options.quick else 10) for name in names}
     print("| model | trace alone, ms | transform, ms | ratio | run, ms | with proofs, ms |\n|---|---|---|---|---|---|")
-    for name, row in figures["cost"].items():
-        print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in row.values()) + " |", flush=True)
-    figures["scaling"] = scaling([500] if options.quick else [1250, 2500, 5000, 10000, 20000])
+    for name, row in data["cost"].items():
+        print(f"| {name} | " + " | ".join(f"{row[key]:.2f}" for key in COLUMNS) + " |", flush=True)
+    data["scaling"] = scaling([500] if options.quick else [1250, 2500, 5000, 10000, 20000])
     print("\n| nodes | trace alone, s | transform, s | µs per node |\n|---|---|---|---|")
-    for row in figures["scaling"]:
+    for row in data["scaling"]:
         print(
             f"| {row['nodes']} | {row['trace_s']:.3f} | {row['transform_s']:.3f} | {row['us_per_node']:.1f} |",
             flush=True,
         )
-    figures["import_s"] = min(measured(IMPORT)[0] for _ in range(1 if options.quick else 7))
-    print(f"\nimport embedl_deploy after torch: {figures['import_s'] * 1e3:.0f} ms")
-    figures["memory"] = {}
+    data["import_s"] = [measured(IMPORT)[0] for _ in range(1 if options.quick else 7)]
+    print(f"\nfrom embedl_deploy import transform, after torch: {min(data['import_s']) * 1e3:.0f} ms")
+    data["memory"] = {}
     for name in [] if options.quick else ["resnet50", "vit_l_16"]:
         for mode in ("plain", "verify"):
             held, peak, size, new, forward = measured(MEMORY, str(ROOT / "tests"), name, mode)
-            figures["memory"][f"{name} {mode}"] = {
+            data["memory"][f"{name} {mode}"] = {
                 "model_mib": held,
                 "peak_mib": peak,
                 "ratio": peak / held,
@@ -193,8 +219,7 @@ def main() -> None:
                 f"{name}, {mode}: weights {size:.0f} MiB, {new:.1f} MiB of them new; peak {peak / held:.2f} × the model"
             )
             print(f"    (one forward pass of the model itself: {forward / held:.2f} ×)", flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    session.finish(data, figures(data), packages=("torch", "torchvision", "transformers"))
 
 
 if __name__ == "__main__":

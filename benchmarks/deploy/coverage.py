@@ -4,9 +4,6 @@ torchvision's classification and segmentation models and a list of Hugging Face 
 norm statistics from a few batches), through the TensorRT backend; and four networks through the Lattice backend.
 """
 
-import argparse
-import json
-import platform
 import sys
 import time
 from pathlib import Path
@@ -17,11 +14,14 @@ from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
 LIBRARY = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
 for operator in ("nms", "qnms"):
     # torchvision's CUDA build registers fakes for these two; a CPU torch lacks the operators themselves.
     LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
 
+import report  # noqa: E402
+from figures import Figure, bounded, declared  # noqa: E402
 from support import deploy_zoo  # noqa: E402
 
 from embedl_deploy import transform  # noqa: E402
@@ -86,12 +86,25 @@ def line(name: str, row: dict[str, Any]) -> str:
     return "| " + " | ".join(map(str, (name, *cells))) + " |"
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    rows = data["tensorrt"].values()
+    right = sum(not row["fault"] and row["error"] <= TOLERANCE for row in rows)
+    worst = max(row["error"] for row in rows)
+    return [
+        declared(f"networks that transform with equal outputs, of {len(rows)}", "", right, 0)
+        .at_least(len(rows))
+        .in_short(),
+        bounded("the worst output's distance from the original, of its range", "", worst, 1e-6).in_short(),
+    ]
+
+
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = report.parser(__doc__)
     parser.add_argument("--only", nargs="*", help="names of models; all when left out")
-    parser.add_argument("--json", type=Path, help="write the rows with refusals to a file")
     options = parser.parse_args()
+    session = report.Session("coverage", parser, options)
     torch.set_num_threads(1)
     names = [*deploy_zoo.classification_names(), *deploy_zoo.SEGMENTATION]
     names += [f"hf:{name}" for name in deploy_zoo.HUGGING_FACE]
@@ -112,9 +125,8 @@ def main() -> None:
     for name, row in boards.items():
         inside = "every convolution inside" if not row["convolutions_outside"] else str(row["convolutions_outside"])
         print(f"Lattice, {name}: {row['layers']}; {inside}; error {row['error']:.1e}; still outside: {row['outside']}")
-    if options.json is not None:
-        facts = {"machine": platform.processor() or platform.machine(), "torch": torch.__version__}
-        options.json.write_text(json.dumps({**facts, "tensorrt": rows, "lattice": boards}, indent=1) + "\n")
+    data = {"tensorrt": rows, "lattice": boards}
+    session.finish(data, figures(data), packages=("torch", "torchvision", "transformers"))
 
 
 if __name__ == "__main__":

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cache
 import numpy as np
 import torch
-from deploy import cache, data, nets, peers
+from deploy import data, nets, peers
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
 
 TIMED_PICTURES = 16
@@ -26,11 +28,24 @@ def build(name: str, *, rescaled: bool = False) -> nn.Module:
     if name not in nets.TRAINED:
         return nets.timed(name)
     model = nets.TRAINED[name]()
+    model.load_state_dict(torch.load(weights_of(name), weights_only=True))
+    return nets.rescaled(model.eval()) if rescaled else model.eval()
+
+
+def weights_of(name: str) -> Path:
+    """Return a trained network's weights, training it first if they are not here: minutes on a GPU or on cores."""
     weights = cache.folder("weights") / f"{name}.pt"
     if not weights.exists():
-        sys.exit(f"{weights} is missing: run benchmarks/deploy/train.py first.")
-    model.load_state_dict(torch.load(weights, weights_only=True))
-    return nets.rescaled(model.eval()) if rescaled else model.eval()
+        print(f"{name}: training, about ten minutes, once ...", file=sys.stderr, flush=True)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        script = Path(__file__).with_name("train.py")
+        subprocess.run([sys.executable, str(script), "--only", name, "--device", device], check=True, timeout=3600)
+    return weights
+
+
+def digest_of(name: str) -> str:
+    """Return what tells a trained network's weights from others."""
+    return hashlib.sha256(weights_of(name).read_bytes()).hexdigest()[:16]
 
 
 def calibration_pictures(name: str, count: int | None = None) -> torch.Tensor:
@@ -96,13 +111,14 @@ def candidates(
     for peer in chosen:
         out = folder / f"{_stem(peer)}.onnx"
         stored = folder / f"{_stem(peer)}.figures.json"
-        if keep and peer.packages and stored.exists():
+        if keep and peer.environment.packages and stored.exists():
             found[peer.name] = json.loads(stored.read_text())
             continue
         print(f"{name}: {peer.name} quantises ...", file=sys.stderr, flush=True)
         settings = {"net": name, "rescaled": rescaled, "dynamic": name in nets.TRAINED, "transformer": "vit" in name}
         found[peer.name] = peers.quantise(peer, sources, out, **settings, **options) | {"file": str(out)}
-        stored.write_text(json.dumps(found[peer.name]))
+        if "failed" not in found[peer.name]:
+            stored.write_text(json.dumps(found[peer.name]))
     return found
 
 

@@ -54,14 +54,14 @@ def sqnr(wanted: NDArray[Any], got: NDArray[Any]) -> float:
 
 def race(
     sessions: Mapping[str, onnxruntime.InferenceSession], feed: NDArray[np.float32], rounds: int
-) -> dict[str, float]:
-    """Run every session once a round, each round from another start, and return the least milliseconds of each.
+) -> dict[str, list[float]]:
+    """Run every session once a round, each round from another start, and return the milliseconds of each round.
 
     The milliseconds are the thread's own CPU time: a session has one thread, and what the machine's other work takes
     from it in between would be charged to whoever runs.
     """
     names = list(sessions)
-    best = dict.fromkeys(names, float("inf"))
+    times: dict[str, list[float]] = {name: [] for name in names}
     inputs = {name: {opened.get_inputs()[0].name: feed} for name, opened in sessions.items()}
     for name in names:
         sessions[name].run(None, inputs[name])
@@ -70,8 +70,8 @@ def race(
         for name in names[shift:] + names[:shift]:
             start = time.thread_time_ns()
             sessions[name].run(None, inputs[name])
-            best[name] = min(best[name], (time.thread_time_ns() - start) / 1e6)
-    return best
+            times[name].append((time.thread_time_ns() - start) / 1e6)
+    return times
 
 
 @dataclass

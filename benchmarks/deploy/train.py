@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from deploy import cache, data, nets
+import cache
+from deploy import data, nets
 
 BATCH = 256
 RATES = {"resnet20": 5e-3, "mobilenet": 4e-3, "vit": 1e-3, "segmentation": 3e-3}

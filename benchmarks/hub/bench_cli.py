@@ -3,28 +3,29 @@
 Fresh processes in turns: ours, ours listing runs from a store of many, and an opponent's. Opponents are measured at
 their lightest: their version, not a listing.
 
-    python benchmarks/hub/bench_cli.py [--opponent-program .venv-mlflow/bin/mlflow] [--rounds 15] [--json FILE]
+    python benchmarks/hub/bench_cli.py [--without-peers] [--rounds 15] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from embedl_hub.core import HubContext
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from report import machine, print_table
+import environments
+from figures import Figure, against, alone
+from report import Session, parser
 
 LIMITS_S = {"embedl-hub --version": 0.25, "embedl-hub run list": 0.4}
-LEAST_RATIO = 5.0
+WORDS = ("--version", "--help", "run list", "run list --json")
+EMPTY, OPPONENT = "an empty Python", "mlflow --version"
 _RUNS = 500
 
 
@@ -45,25 +46,36 @@ def time_s(argv: list[str], home: Path) -> float:
     return time.perf_counter() - start
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    times, theirs = data["times_s"], data["times_s"].get(OPPONENT)
+    made = [
+        against(f"`{way}`", "s", times[way], f"`{OPPONENT}`", theirs, why=data["opponent"])
+        for way in times
+        if way.startswith("embedl-hub")
+    ]
+    return [*(figure.in_short() if figure.what == "`embedl-hub --version`" else figure for figure in made),
+            *(_waited(way, times[way], limit) for way, limit in LIMITS_S.items()),
+            alone("an empty Python", "s", times[EMPTY])]  # fmt: skip
+
+
+def _waited(way: str, values: list[float], limit: float) -> Figure:
+    return alone(f"`{way}`, seconds", "s", values, tolerance=0.3).at_most(limit)
+
+
 def main() -> None:
-    """Measure in turns and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--opponent-program", type=Path, help="another tracker's program, such as mlflow")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    """Measure in turns and report."""
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=15)
+    options.add_argument("--without-peers", action="store_true", help="measure our side alone")
+    arguments = options.parse_args()
+    session = Session("cli", options, arguments)
+    python, version = environments.find(environments.MLFLOW, wanted=not arguments.without_peers)
     program = str(Path(sys.executable).with_name("embedl-hub"))
-    ways = {
-        "embedl-hub --version": [program, "--version"],
-        "embedl-hub --help": [program, "--help"],
-        "embedl-hub run list": [program, "run", "list"],
-        "embedl-hub run list --json": [program, "run", "list", "--json"],
-        "an empty Python": [sys.executable, "-c", ""],
-    }
-    opponent = None
-    if arguments.opponent_program is not None:
-        opponent = f"{arguments.opponent_program.name} --version"
-        ways[opponent] = [str(arguments.opponent_program), "--version"]
+    ways = {f"embedl-hub {words}": [program, *words.split()] for words in WORDS}
+    ways[EMPTY] = [sys.executable, "-c", ""]
+    if python is not None:
+        ways[OPPONENT] = [str(python.with_name("mlflow")), "--version"]
     times: dict[str, list[float]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -73,26 +85,8 @@ def main() -> None:
         for _ in range(arguments.rounds):
             for way, argv in ways.items():
                 times[way].append(time_s(argv, home))
-    medians = {way: statistics.median(values) for way, values in times.items()}
-    ratios = {}
-    if opponent is not None:
-        for way, values in times.items():
-            ratios[way] = statistics.median(theirs / ours for theirs, ours in zip(times[opponent], values, strict=True))
-    print_table(
-        ("command", "median", "range", "limit", "opponent takes"),
-        [
-            (
-                way, f"{medians[way]:.3f} s", f"{min(values):.3f} to {max(values):.3f} s",
-                f"{LIMITS_S[way]} s" if way in LIMITS_S else "-", f"× {ratios[way]:.1f}" if way in ratios else "-",
-            )
-            for way, values in times.items()
-        ],
-    )  # fmt: skip
-    if arguments.json:
-        report = {"machine": machine(), "runs_in_store": _RUNS, "medians_s": medians, "ratios": ratios}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    is_quick = all(medians[way] <= limit for way, limit in LIMITS_S.items())
-    sys.exit(0 if is_quick and all(ratios.get(way, LEAST_RATIO) >= LEAST_RATIO for way in LIMITS_S) else 1)
+    data = {"runs_in_store": _RUNS, "times_s": times, "opponent": version}
+    session.finish(data, figures(data), peers={"MLflow": version})
 
 
 if __name__ == "__main__":

@@ -8,28 +8,23 @@ tracking off; as a provider with every run recorded. Then the time a fresh inter
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import Component, NoProviderError, ProviderType, RunType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from typing import TYPE_CHECKING
-
-from report import machine, print_table
+from figures import Figure, against, alone, declared
+from report import Session, parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMITS = {"tracking off": 100.0, "tracked": 5000.0}
-IMPORT_LIMIT_MS = 300.0
 HEAVY = ("numpy", "torch", "onnx", "onnxruntime", "rich", "boto3", "qai_hub")
 _CALLS = 50
 
@@ -100,27 +95,30 @@ def measure_import(rounds: int) -> tuple[list[float], list[float], set[str]]:
     return empty, importing, loaded & set(HEAVY)
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    imports = [with_it - without for with_it, without in zip(data["import_ms"], data["empty_ms"], strict=True)]
+    times = data["dispatch_us"]
+    return [
+        alone("a component that does nothing, not recorded", "µs", times["tracking off"]).at_most(100).in_short(),
+        alone("the same, recorded", "µs", times["tracked"]).at_most(5000).in_short(),
+        alone("the function itself", "µs", times["direct call"]),
+        alone("`import embedl_hub.core`", "ms", imports).at_most(300).in_short(),
+        against("a Python that imports it, start to end", "ms", data["import_ms"], "an empty Python", data["empty_ms"]),
+        declared("heavy modules that the import wakes", "", len(data["heavy"]), 0).at_most(0),
+    ]
+
+
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=200)
+    arguments = options.parse_args()
+    session = Session("dispatch", options, arguments)
     times = measure_dispatch(arguments.rounds)
     empty, importing, heavy = measure_import(max(3, arguments.rounds // 20))
-    rows = [
-        (way, f"{statistics.median(values):.1f} us", f"{statistics.quantiles(values, n=10)[-1]:.1f} us",
-         f"<= {LIMITS[way]:g} us" if way in LIMITS else "-")
-        for way, values in times.items()
-    ]  # fmt: skip
-    import_ms = statistics.median(importing) - statistics.median(empty)
-    rows.append(("import embedl_hub.core", f"{import_ms:.0f} ms", "-", f"<= {IMPORT_LIMIT_MS:g} ms"))
-    print_table(("what", "median", "p90", "limit"), rows)
-    print(f"interpreter alone {statistics.median(empty):.0f} ms, with the import {statistics.median(importing):.0f} ms")
-    print(f"heavy modules that the import wakes: {', '.join(sorted(heavy)) or 'none'}")
-    if arguments.json:
-        result = {"machine": machine(), "dispatch_us": times, "empty_ms": empty, "import_ms": importing}
-        arguments.json.write_text(json.dumps(result, indent=1))
+    data = {"dispatch_us": times, "empty_ms": empty, "import_ms": importing, "heavy": sorted(heavy)}
+    session.finish(data, figures(data))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ rates are set beside two rules people use today, on the very same records: a fix
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -33,7 +32,8 @@ from embedl_hub.core.device import Device, ONNXRuntimeConfig
 from embedl_hub.core.profile import ONNXRuntimeProfiler
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from report import machine, print_table, version_of
+from figures import Figure, bounded, rate
+from report import Session, parser
 
 if TYPE_CHECKING:
     from embedl_hub.tracking import Run
@@ -121,10 +121,6 @@ class Tally:
     first_looks: list[float] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
 
-    def rate(self, verdict: Verdict) -> float:
-        """Return how often something was said."""
-        return self.said[verdict] / self.trials if self.trials else math.nan
-
     def as_dict(self) -> dict[str, Any]:
         """Return the figures."""
         return {
@@ -163,15 +159,40 @@ def _t_test(candidate: np.ndarray, baseline: np.ndarray) -> bool:
     return bool((candidate.mean() - baseline.mean()) / error > 2.33)
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    alike, slower, true = data["alike"], data["slower"], data["true_ratio"]
+    made = []
+    for opponent, key in (("a fixed limit", "fixed_limit_says_worse"), ("Welch's t-test", "t_test_says_worse")):
+        false = rate(
+            f"gate: false alarms among equal pairs, against {opponent}",
+            alike["worse"],
+            alike["trials"],
+            opponent,
+            alike[key],
+        )
+        found = rate(
+            f"gate: found among pairs, one with 10 % more layers, against {opponent}",
+            slower["worse"],
+            slower["trials"],
+            opponent,
+            slower[key],
+        )
+        made += [false.at_most(100 * MOST_FALSE_ALARMS), found.at_least(100 * LEAST_DETECTED)]
+    width = (true["high"] - true["low"]) / 2
+    return [made[0].in_short(), made[1].in_short(), *made[2:],
+            bounded("the slower net's true ratio", "", true["value"], max(width, 0.02))]  # fmt: skip
+
+
 def main() -> None:
     """Ask the gate in turns: alike, slower, alike, slower ..."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--alike", type=int, default=200)
-    parser.add_argument("--slower", type=int, default=200)
-    parser.add_argument("--pairs", type=int, default=60, help="profiles of each net for the true ratio")
-    parser.add_argument("--minutes", type=float, default=60.0, help="stop asking after so long, whatever is left")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--alike", type=int, default=200)
+    options.add_argument("--slower", type=int, default=200)
+    options.add_argument("--pairs", type=int, default=60, help="profiles of each net for the true ratio")
+    options.add_argument("--minutes", type=float, default=60.0, help="stop asking after so long, whatever is left")
+    arguments = options.parse_args()
+    session = Session("gate", options, arguments)
     started = time.monotonic()
     tallies = {"base": Tally(), "slower": Tally()}
     wanted = {"base": arguments.alike, "slower": arguments.slower}
@@ -189,29 +210,15 @@ def main() -> None:
             if tallies[name].trials % 10 == 0:
                 print({each: tally.said for each, tally in tallies.items()}, flush=True)
         profiles = bench.profiles
-    alike, slower = tallies["base"], tallies["slower"]
-    rows = [
-        (
-            name, str(tally.trials), *(f"{tally.rate(verdict):.1%}" for verdict in Verdict),
-            f"{tally.fixed_limit / max(1, tally.trials):.1%}", f"{tally.t_test / max(1, tally.trials):.1%}",
-            f"{statistics.median(tally.turns) if tally.turns else 0:g}",
-        )
-        for name, tally in (("alike", alike), (f"slower × {ratio[0]:.3f}", slower))
-    ]  # fmt: skip
-    titles = ("candidate", "n", "gate: ok", "worse", "cannot tell", "fixed limit: worse", "t-test: worse", "turns")
-    print_table(titles, rows)
-    false_alarms, detected = alike.rate(Verdict.WORSE), slower.rate(Verdict.WORSE)
-    print(f"false alarms {false_alarms:.1%} (at most {MOST_FALSE_ALARMS:.0%}), "
-          f"detected {detected:.1%} (at least {LEAST_DETECTED:.0%}); {profiles} profiles")  # fmt: skip
-    if arguments.json:
-        report = {
-            "machine": machine(), "onnxruntime": version_of("onnxruntime"), "tolerance": TOLERANCE,
-            "true_ratio": {"value": ratio[0], "low": ratio[1], "high": ratio[2], "pairs": arguments.pairs},
-            "alike": alike.as_dict(), "slower": slower.as_dict(), "profiles": profiles,
-            "minutes": round((time.monotonic() - started) / 60, 1),
-        }  # fmt: skip
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    sys.exit(0 if false_alarms <= MOST_FALSE_ALARMS and detected >= LEAST_DETECTED else 1)
+    data = {
+        "tolerance": TOLERANCE,
+        "true_ratio": {"value": ratio[0], "low": ratio[1], "high": ratio[2], "pairs": arguments.pairs},
+        "alike": tallies["base"].as_dict(), "slower": tallies["slower"].as_dict(), "profiles": profiles,
+        "minutes": round((time.monotonic() - started) / 60, 1),
+    }  # fmt: skip
+    made = figures(data)
+    session.finish(data, made, packages=("onnxruntime",))
+    sys.exit(0 if all(figure.met is not False for figure in made) else 1)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ Four questions, each with its opponent, in turns within one run:
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -37,14 +35,14 @@ from embedl_hub.core.profile import ONNXRuntimeProfiler
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from report import machine, print_table
+from figures import Figure, against, declared
+from report import Session, parser
 from support.models import mobilenet_v2, residual_net, resnet50, save
 from support.sshd import SSHServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-Row = tuple[str, str, str, str, str, str, str]
 THREADS = 1
 NETS: dict[str, Callable[[], onnx.ModelProto]] = {"ResNet-50 shape": resnet50, "MobileNetV2 shape": mobilenet_v2}
 SPEED_UPS = {"ResNet-50 shape": 3.0, "MobileNetV2 shape": 1.8}
@@ -110,12 +108,12 @@ def python(code: str, *arguments: object) -> Any:  # noqa: ANN401 - what the cod
     return json.loads(done.stdout)
 
 
-def measure_profiler(folder: Path, rounds: int) -> tuple[list[Row], dict[str, Any]]:
+def measure_profiler(folder: Path, rounds: int) -> dict[str, Any]:
     """Compare the profiler's median with a plain loop's, on the compiled float files."""
     seconds = 2.0
     config = ONNXRuntimeConfig(threads=THREADS, min_seconds=seconds, max_seconds=seconds, iterations=1, layer_runs=0)
     device = Device("here", provider_type="local", provider_config=config)
-    rows, result = [], {}
+    result = {}
     with HubContext("bench", [device], home=folder / "home") as ctx:
         for name in NETS:
             source = folder / f"{name.split()[0]}.onnx"
@@ -129,14 +127,8 @@ def measure_profiler(folder: Path, rounds: int) -> tuple[list[Row], dict[str, An
                         ours.append(median.value)
                     else:
                         plain.append(statistics.median(python(LOOP, compiled.path.local(), THREADS, seconds)))
-            ratios = [one / two for one, two in zip(ours, plain, strict=True)]
-            ratio = statistics.median(ratios)
-            rows.append(
-                (f"profiler's median, {name}", f"{statistics.median(ours):.2f} ms", "plain timed loop",
-                 f"{statistics.median(plain):.2f} ms", f"{ratio:.3f}", "0.98 .. 1.02", met(0.98 <= ratio <= 1.02))
-            )  # fmt: skip
-            result[name] = {"ours_ms": ours, "plain_ms": plain, "ratios": ratios}
-    return rows, result
+            result[name] = {"ours_ms": ours, "plain_ms": plain}
+    return result
 
 
 def by_hand(source: Path, folder: Path, data: np.ndarray) -> dict[str, Path]:
@@ -188,9 +180,9 @@ def timed_in_turns(files: dict[str, Path], runs: int) -> dict[str, list[float]]:
     return times
 
 
-def measure_int8(folder: Path, runs: int) -> tuple[list[Row], dict[str, Any]]:
+def measure_int8(folder: Path, runs: int) -> dict[str, Any]:
     """Compare the compiler's INT8 files with float and with those made by hand."""
-    rows, result = [], {}
+    result = {}
     data = np.random.default_rng(2).normal(size=(16, *SHAPE[1:])).astype(np.float32)
     with HubContext("bench", home=folder / "home") as ctx:
         for name in NETS:
@@ -206,25 +198,11 @@ def measure_int8(folder: Path, runs: int) -> tuple[list[Row], dict[str, Any]]:
             work.mkdir()
             files |= by_hand(source, work, data)
             times = timed_in_turns(files, runs)
-            medians = {key: statistics.median(values) for key, values in times.items()}
-            ours = min(value for key, value in medians.items() if key.startswith("ours"))
-            hand_name, hand = min(
-                ((key, value) for key, value in medians.items() if key.startswith("by hand")), key=lambda item: item[1]
-            )
-            up = medians["float"] / ours
-            rows.append(
-                (f"INT8 against float, {name}", f"{ours:.2f} ms", "float", f"{medians['float']:.2f} ms", f"{up:.2f}x",
-                 f">= {SPEED_UPS[name]}x", met(up >= SPEED_UPS[name]))
-            )  # fmt: skip
-            rows.append(
-                (f"INT8 against the best by hand, {name}", f"{ours:.2f} ms", hand_name, f"{hand:.2f} ms",
-                 f"{ours / hand:.3f}", "<= 1.03", met(ours / hand <= 1.03))
-            )  # fmt: skip
             result[name] = times
-    return rows, result
+    return result
 
 
-def measure_round_trips(folder: Path) -> tuple[list[Row], dict[str, Any]]:
+def measure_round_trips(folder: Path) -> dict[str, Any]:
     """Count the sessions of one profile on a warm board."""
     server = SSHServer(folder / "sshd").start()
     runner = SSHCommandRunner(server.config())
@@ -253,8 +231,7 @@ def measure_round_trips(folder: Path) -> tuple[list[Row], dict[str, Any]]:
         SSHConnection.session = session  # type: ignore[method-assign]
         runner.close()
         server.stop()
-    row = ("round trips of a warm remote profile", str(trips), "-", "-", "-", "<= 6", met(trips <= 6))
-    return [row], {"round_trips": trips}
+    return {"round_trips": trips}
 
 
 def write_trace(path: Path, source: Path, folder: Path, events: int) -> None:
@@ -273,7 +250,7 @@ def write_trace(path: Path, source: Path, folder: Path, events: int) -> None:
         file.write("]\n")
 
 
-def measure_trace(folder: Path, events: int, rounds: int) -> tuple[list[Row], dict[str, Any]]:
+def measure_trace(folder: Path, events: int, rounds: int) -> dict[str, Any]:
     """Read a large profile file, ours and by json.load, each in a process of its own."""
     path = folder / "trace.json"
     write_trace(path, folder / "MobileNetV2.onnx", folder, events)
@@ -283,54 +260,78 @@ def measure_trace(folder: Path, events: int, rounds: int) -> tuple[list[Row], di
             sides[code].append(python(code, path))
     ours, theirs = sides.values()
     assert ours[0][2] == theirs[0][2], "the two tables must be the same"
-    rows = []
-    for index, what, unit, limit in ((0, "time", "s", 0.5), (1, "peak memory", "MB", 0.25)):
-        one, two = (statistics.median(found[index] for found in side) for side in (ours, theirs))
-        rows.append(
-            (f"{events:,} events to a layer table: {what}", f"{one:.1f} {unit}", "json.load and grouping, gc off",
-             f"{two:.1f} {unit}", f"{one / two:.2f}", f"<= {limit}", met(one / two <= limit))
-        )  # fmt: skip
-    result = {"bytes": path.stat().st_size, "ours": [one[:2] for one in ours], "json": [one[:2] for one in theirs]}
+    result = {
+        "events": events,
+        "bytes": path.stat().st_size,
+        "ours": [one[:2] for one in ours],
+        "json": [one[:2] for one in theirs],
+    }
     path.unlink()
-    return rows, result
+    return result
 
 
-def met(holds: bool) -> str:
-    """Return the table's word."""
-    return "yes" if holds else "NO"
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    made = []
+    for name, times in data.get("profiler", {}).items():
+        one = against(
+            f"profiler's median, {name}, one thread", "ms", times["ours_ms"], "plain timed loop", times["plain_ms"]
+        )
+        assert one.ratio is not None
+        made.append(one.required("0.98 to 1.02", 0.98 <= one.ratio <= 1.02).in_short())
+    for name, times in data.get("int8", {}).items():
+        ours, hand = (_quickest(times, who) for who in ("ours", "by hand"))
+        made.append(
+            against(f"INT8 by the compiler, {name}", "ms", times[ours], "float", times["float"])
+            .at_most(1 / SPEED_UPS[name]).in_short()
+        )  # fmt: skip
+        made.append(
+            against(f"INT8 by the compiler, {name}, against the best by hand", "ms", times[ours], hand, times[hand])
+            .at_most(1.03).in_short()
+        )  # fmt: skip
+    if "round_trips" in data:
+        trips = data["round_trips"]["round_trips"]
+        made.append(declared("round trips of a profile on a warm board", "", trips, 0).at_most(6).in_short())
+    if "trace" in data:
+        made += _trace_figures(data["trace"])
+    return made
+
+
+def _quickest(times: dict[str, list[float]], who: str) -> str:
+    """Return the quickest of the files that somebody made."""
+    return min((name for name in times if name.startswith(who)), key=lambda name: statistics.median(times[name]))
+
+
+def _trace_figures(trace: dict[str, Any]) -> Iterator[Figure]:
+    """Return the time and the memory of reading a profile file."""
+    what = f"a profile file of {trace['events']:,} events to a layer table"
+    opponent = "`json.load` and grouping, garbage collector off"
+    for index, title, unit, limit in ((0, what, "s", 0.5), (1, f"{what}: memory", "MB", 0.25)):
+        sides = [[row[index] for row in trace[side]] for side in ("ours", "json")]
+        yield against(title, unit, sides[0], opponent, sides[1]).at_most(limit).in_short()
 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7, help="rounds of the profiler (default 7)")
-    parser.add_argument("--runs", type=int, default=60, help="timed runs of each INT8 file (default 60)")
-    parser.add_argument("--events", type=int, default=1_000_000, help="events of the profile file (default 1000000)")
-    parser.add_argument("--only", choices=("profiler", "int8", "round_trips", "trace"), help="one of the questions")
-    parser.add_argument("--json", type=Path, help="write every single number there")
-    arguments = parser.parse_args()
-    facts = {**machine(), "onnxruntime": onnxruntime.__version__, "threads": THREADS}
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=7, help="rounds of the profiler (default 7)")
+    options.add_argument("--runs", type=int, default=60, help="timed runs of each INT8 file (default 60)")
+    options.add_argument("--events", type=int, default=1_000_000, help="events of the profile file (default 1000000)")
+    options.add_argument("--only", choices=("profiler", "int8", "round_trips", "trace"), help="one of the questions")
+    arguments = options.parse_args()
+    session = Session("onnxruntime", options, arguments)
     with tempfile.TemporaryDirectory(prefix="bench-onnxruntime-") as place:
         folder = Path(place)
         for name, make in NETS.items():
             save(make(), folder / f"{name.split()[0]}.onnx")
-        measures: dict[str, Callable[[], tuple[list[Row], dict[str, Any]]]] = {
+        measures: dict[str, Callable[[], dict[str, Any]]] = {
             "profiler": lambda: measure_profiler(folder, arguments.rounds),
             "int8": lambda: measure_int8(folder, arguments.runs),
             "round_trips": lambda: measure_round_trips(folder),
             "trace": lambda: measure_trace(folder, arguments.events, 3),
         }
-        parts = {key: measure() for key, measure in measures.items() if arguments.only in (None, key)}
-    print_table(
-        ("what", "ours", "opponent", "its figure", "ratio", "required", "met"),
-        [row for rows, _ in parts.values() for row in rows],
-    )
-    print(f"machine: {', '.join(f'{key} {value}' for key, value in facts.items())}; load now {os.getloadavg()[0]:.1f}")
-    if arguments.json:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(
-            json.dumps({"machine": facts, **{key: result for key, (_, result) in parts.items()}}, indent=1)
-        )
+        data = {key: measure() for key, measure in measures.items() if arguments.only in (None, key)}
+    session.finish(data, figures(data), packages=("onnxruntime", "onnx", "numpy"))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,8 @@ is asked for as well: what the server itself takes.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
-import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.tracking import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from report import machine, print_table, version_of
+from figures import Figure, alone
+from report import Session, parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +33,9 @@ BATCH = 2000
 WARM_UP = 20
 LIMIT_MS = 50.0
 DEVICES = ("pi", "jetson", "phone", "laptop")
+FIRST = "run list, newest first"
 ADDRESSES = {
-    "run list, newest first": "/runs",
+    FIRST: "/runs",
     "one project": "/runs?project=project%203",
     "sorted by a metric": "/runs?sort=metrics.latency",
     "metric and tag": "/runs?q=metrics.latency%20%3C%205%20and%20tags.stage%20%3D%20%27ci%27",
@@ -111,29 +110,30 @@ def measure(port: int, rounds: int) -> dict[str, list[float]]:
     return times
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    made = {
+        what: alone(f"first byte of a page of {data['runs']:,} runs: {what}", "ms", times)
+        for what, times in data["first_byte_ms"].items()
+    }
+    made[FIRST] = made[FIRST].at_most(LIMIT_MS).in_short()
+    return list(made.values())
+
+
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--folder", type=Path, default=Path.home(), help="where the store is made for the while")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "runs": arguments.runs, "rounds": arguments.rounds}
-    result |= {"warm_up": WARM_UP, "versions": {name: version_of(name) for name in ("starlette", "uvicorn", "jinja2")}}
+    options = parser(__doc__)
+    options.add_argument("--runs", type=int, default=RUNS)
+    options.add_argument("--rounds", type=int, default=100)
+    options.add_argument("--folder", type=Path, default=Path.home(), help="where the store is made for the while")
+    arguments = options.parse_args()
+    session = Session("page", options, arguments)
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-page-") as name:
         fill(Path(name), arguments.runs)
         with served(Path(name)) as port:
-            result["first_byte_ms"] = measure(port, arguments.rounds)
-    rows = []
-    for what, times in result["first_byte_ms"].items():
-        limit = f"<= {LIMIT_MS:g} ms" if what == "run list, newest first" else "-"
-        p90 = statistics.quantiles(times, n=10)[-1]
-        rows.append([what, f"{statistics.median(times):.1f} ms", f"{p90:.1f} ms", f"{max(times):.1f} ms", limit])
-    print_table([f"first byte, {arguments.runs} runs", "median", "p90", "largest", "limit on the median"], rows)
-    print(f"machine: {', '.join(f'{key} {value}' for key, value in result['machine'].items())}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
+            times = measure(port, arguments.rounds)
+    data = {"runs": arguments.runs, "rounds": arguments.rounds, "warm_up": WARM_UP, "first_byte_ms": times}
+    session.finish(data, figures(data), packages=("starlette", "uvicorn", "jinja2"))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ same questions in turns, each side in a process of its own that times itself. Ou
 of MLflow by SQL, as its own calls would take hours, and then analysed, which favours it. Every answer is compared: both
 sides must name the same runs in the same order.
 
-    python -m venv .venv-mlflow && .venv-mlflow/bin/pip install -r benchmarks/requirements-mlflow.txt
-    python benchmarks/hub/bench_query.py --opponent-python .venv-mlflow/bin/python [--runs N] [--json FILE]
+    python benchmarks/hub/bench_query.py [--without-peers] [--runs N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -17,13 +16,18 @@ import json
 import os
 import random
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import environments
+from figures import Figure, against, declared
+from report import Session, parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -253,59 +257,51 @@ def measure(sides: list[Worker], runs: int, rounds: int) -> dict[str, Any]:
                 # The first round only warms the caches of both.
                 if number:
                     times[question][side.name].append(took_ms)
-            agree &= all(answer == answers[0] and len(answer) == 50 for answer in answers)
+            agree &= bool(answers[0]) and all(answer == answers[0] for answer in answers)
     paged = min(PAGED, runs)
     times[f"page through {paged:,} runs"] = {side.name: [side.ask("page", paged)[0]] for side in sides}
     sizes = {side.name: side.ask("size")[1] for side in sides}
     return {"ms": times, "size_bytes": sizes, "answers_agree": agree}
 
 
-def report(result: dict[str, Any]) -> None:
-    """Print both sides, the ratio and the limit."""
-    from report import print_table  # noqa: PLC0415 - needs the hub, which the opponent's environment lacks
-
-    rows = []
-    for question, times in result["ms"].items():
-        middle = {side: statistics.median(values) for side, values in times.items()}
-        cells = [f"{middle[side]:.1f} ms" if side in middle else "-" for side in (OURS, MLFLOW)]
-        ratio = f"{middle[MLFLOW] / middle[OURS]:.1f}x" if MLFLOW in middle else "-"
-        rows.append([question, *cells, ratio, f">= {QUESTIONS.get(question, LIMIT_PAGING):g}x"])
-    sizes = result["size_bytes"]
-    cells = [f"{sizes[side] / 1e6:.0f} MB" if side in sizes else "-" for side in (OURS, MLFLOW)]
-    ratio = f"{sizes[OURS] / sizes[MLFLOW]:.2f} of it" if MLFLOW in sizes else "-"
-    rows.append(["size of the database", *cells, ratio, f"<= {LIMIT_SIZE}"])
-    print_table(["question", OURS, MLFLOW, "ours is faster", "limit"], rows)
-    print(f"both sides named the same runs in the same order: {'yes' if result['answers_agree'] else 'NO'}")
-    print(f"machine: {', '.join(f'{key} {value}' for key, value in result['machine'].items())}")
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    made, runs, opponent = [], f"{data['runs']:,}", "MLflow on SQLite"
+    for question, times in data["ms"].items():
+        least = QUESTIONS.get(question, LIMIT_PAGING)
+        what = question if question.startswith("page through") else f"{question}, of {runs}"
+        # Paging is timed once: it takes the opponent a minute.
+        tolerance = 0.25 if len(times[OURS]) == 1 else 0.0
+        one = against(what, "ms", times[OURS], opponent, times.get(MLFLOW), why=data["opponent"], tolerance=tolerance)
+        made.append((one.at_most(1 / least) if one.ratio else one).in_short())
+    sizes = data["size_bytes"]
+    theirs = sizes[MLFLOW] / 1e6 if MLFLOW in sizes else None
+    size = declared(f"database of {runs} runs", "MB", sizes[OURS] / 1e6, 0.05, opponent, theirs)
+    return [*made, (size.at_most(LIMIT_SIZE) if theirs else replace(size, failed=data["opponent"])).in_short(),
+            declared("questions whose answers differ", "", int(not data["answers_agree"]), 0).at_most(0)]  # fmt: skip
 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--opponent-python", type=Path, help="the Python of an environment that has MLflow")
-    parser.add_argument("--folder", type=Path, default=Path.home(), help="where the stores are made for the while")
-    parser.add_argument("--runs", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--without-peers", action="store_true", help="measure our side alone")
+    options.add_argument("--folder", type=Path, default=Path.home(), help="where the stores are made for the while")
+    options.add_argument("--runs", type=int, default=100_000)
+    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments = options.parse_args()
     if arguments.worker:
         serve(arguments.worker, arguments.folder)
         return
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from report import machine  # noqa: PLC0415 - needs the hub, which the opponent's environment lacks
-
-    pythons = {OURS: Path(sys.executable)}
-    if arguments.opponent_python:
-        pythons[MLFLOW] = arguments.opponent_python.absolute()
+    session = Session("query", options, arguments)
+    python, version = environments.find(environments.MLFLOW, wanted=not arguments.without_peers)
+    pythons = {OURS: Path(sys.executable)} | ({MLFLOW: python} if python is not None else {})
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-query-") as folder:
         sides = [Worker(python, name, Path(folder)) for name, python in pythons.items()]
-        result = {"machine": machine(), "runs": arguments.runs, **measure(sides, arguments.runs, arguments.rounds)}
+        data = {"runs": arguments.runs, "opponent": version, **measure(sides, arguments.runs, arguments.rounds)}
         for side in sides:
             side.close()
-    report(result)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
+    session.finish(data, figures(data), peers={"MLflow": version})
 
 
 if __name__ == "__main__":

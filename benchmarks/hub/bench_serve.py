@@ -9,7 +9,6 @@ again when it is told to. In the end every acknowledged record is looked for in 
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import sys
@@ -18,11 +17,12 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from report import machine, print_table
+from figures import Figure, declared
+from report import Session, parser
 from support.hub_server import HubServer
 from support.postgres import Cluster
 
@@ -177,39 +177,33 @@ def measure(clients: int, seconds: float) -> list[Result]:
     return results
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    made = []
+    for row in data["results"]:
+        who = f"{row['clients']} clients logging for {row['seconds']:g} s, {row['database']}"
+        made += [
+            declared(f"{who}: 99 of 100 answers within", "ms", row["p99_ms"], 0.5).in_short(),
+            declared(f"{who}: half within", "ms", row["p50_ms"], 0.5),
+            declared(f"{who}: records lost", "", row["lost"], 0).at_most(0).in_short(),
+            declared(
+                f"{who}: answers 5xx and other failures", "", row["failed_5xx"] + row["other_failures"], 0
+            ).at_most(0),
+            declared(f"{who}: records kept", "", row["records"], 0.3),
+        ]
+    return made
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    here = machine()
+    """Measure and report."""
+    options = parser(__doc__)
+    options.add_argument("--seconds", type=float, default=60.0)
+    options.add_argument("--clients", type=int, default=64)
+    arguments = options.parse_args()
+    session = Session("serve", options, arguments)
     results = measure(arguments.clients, arguments.seconds)
-    titles = (
-        "database",
-        "clients",
-        "requests",
-        "records",
-        "lost",
-        "5xx",
-        "other failures",
-        "p50 ms",
-        "p90 ms",
-        "p99 ms",
-        "worst ms",
-    )
-    rows = [
-        tuple(
-            str(value)
-            for value in (r.database, r.clients, r.requests, r.records, r.lost, r.failed_5xx, r.other_failures,
-                          r.p50_ms, r.p90_ms, r.p99_ms, r.worst_ms)
-        )
-        for r in results
-    ]  # fmt: skip
-    print_table(titles, rows)
-    if arguments.json:
-        document = {"machine": here, "results": [asdict(result) for result in results]}
-        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+    data = {"results": [asdict(result) for result in results]}
+    session.finish(data, figures(data), packages=("starlette", "uvicorn", "psycopg"))
     if any(result.lost or result.failed_5xx or result.other_failures for result in results):
         sys.exit("Something was lost, or failed.")
 

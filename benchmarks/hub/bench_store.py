@@ -6,10 +6,7 @@ and with our default sync settings forced on it. Each side is a process of its o
 on one disk: one run at a time, which finds the caches cold, and then bursts of five. Then the first use of a new store,
 and eight processes that fill one store of ours.
 
-    python -m venv .venv-mlflow && .venv-mlflow/bin/pip install -r benchmarks/requirements-mlflow.txt
-    python benchmarks/hub/bench_store.py --opponent-python .venv-mlflow/bin/python [--folder DIR] [--json FILE]
-
-Without ``--opponent-python`` only our side is measured.
+    python benchmarks/hub/bench_store.py [--without-peers] [--folder DIR] [--json FILE]
 """
 
 from __future__ import annotations
@@ -20,13 +17,17 @@ import importlib.metadata
 import json
 import os
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import environments
+from figures import Figure, against, declared
+from report import Session, parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -258,83 +259,62 @@ def measure_crowd(folder: Path) -> dict[str, object]:
     }
 
 
-def p90(values: Sequence[float]) -> float:
-    """Return the value that one in ten exceeds."""
-    return statistics.quantiles(values, n=10)[-1] if len(values) > 1 else values[0]
-
-
-def ratio_cells(times: dict[str, list[float]], name: str) -> list[str]:
-    """Return how many times faster a side of ours is than each opponent."""
-    opponents = [other for other in (MLFLOW, MLFLOW_RELAXED) if other in times]
-    if name not in LIMITS or not opponents:
-        return ["-"] * len(opponents)
-    return [f"{statistics.median(times[other]) / statistics.median(times[name]):.1f}x" for other in opponents]
-
-
-def report(what: str, times: dict[str, list[float]], limits: dict[str, float]) -> None:
-    """Print both sides and their ratio."""
-    from report import print_table  # noqa: PLC0415 - needs the hub, which the opponent's environment lacks
-
-    opponents = [name for name in (MLFLOW, MLFLOW_RELAXED) if name in times]
-    rows = [
-        [name, f"{statistics.median(values):.2f} ms", f"{p90(values):.2f} ms", *ratio_cells(times, name)]
-        + ([f">= {limits[name]:g}x" if name in limits else "-"] if opponents and limits else [])
-        for name, values in times.items()
-    ]
-    titles = [what, "median", "p90", *(f"faster than {name}" for name in opponents)]
-    print_table([*titles, "limit, as it comes"] if opponents and limits else titles, rows)
-    print()
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    made = []
+    what = f"record a run: {VALUES} parameters, {VALUES} metrics, start to finish"
+    for burst, times in data["run_ms"].items():
+        at_once = "" if burst == "1" else f", {burst} in a row"
+        for name, said in ((OURS, what), (OURS_DURABLE, f"{what}, surviving a power cut")):
+            for opponent in (MLFLOW, MLFLOW_RELAXED):
+                title = f"{said}{at_once}, against {opponent}"
+                one = against(title, "ms", times[name], opponent, times.get(opponent), why=data["opponent"])
+                if opponent == MLFLOW:
+                    one = one.at_most(1 / LIMITS[name]) if one.ratio else one
+                    one = one.in_short() if burst == "1" else one
+                made.append(one)
+    first = data["first_use_ms"]
+    made.append(
+        against(
+            "first run in a new store", "ms", first[OURS], MLFLOW, first.get(MLFLOW), why=data["opponent"]
+        ).in_short()
+    )
+    made.append(declared(f"{PROCESSES} processes into one new store", "runs/s", data["crowd"]["runs_per_s"], 0.5))
+    lacking = declared("stores that lack a value", "", 2 - data["crowd"]["complete"] - data["complete"], 0)
+    return [*made, lacking.at_most(0)]
 
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--opponent-python", type=Path, help="the Python of an environment that has MLflow")
+    options = parser(__doc__)
+    options.add_argument("--without-peers", action="store_true", help="measure our side alone")
     # Not the temporary folder: where others delete files by the thousand, making one can take several times as long.
-    parser.add_argument("--folder", type=Path, default=Path.home(), help="where the stores are made for the while")
-    parser.add_argument("--rounds", type=int, default=150)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    options.add_argument("--folder", type=Path, default=Path.home(), help="where the stores are made for the while")
+    options.add_argument("--rounds", type=int, default=150)
+    options.add_argument("--worker", help=argparse.SUPPRESS)
+    arguments = options.parse_args()
     if arguments.worker:
         serve(arguments.worker, arguments.folder)
         return
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from report import machine  # noqa: PLC0415 - needs the hub, which the opponent's environment lacks
-
+    session = Session("store", options, arguments)
+    python, version = environments.find(environments.MLFLOW, wanted=not arguments.without_peers)
     pythons = dict.fromkeys((OURS, OURS_DURABLE), Path(sys.executable))
-    if arguments.opponent_python:
-        # Not resolved: the link in a virtual environment is what makes it that environment.
-        pythons |= dict.fromkeys((MLFLOW, MLFLOW_RELAXED), arguments.opponent_python.absolute())
-    result: dict[str, Any] = {"machine": machine(), "rounds": arguments.rounds, "warm_up": WARM_UP}
+    if python is not None:
+        pythons |= dict.fromkeys((MLFLOW, MLFLOW_RELAXED), python)
+    data: dict[str, Any] = {"rounds": arguments.rounds, "warm_up": WARM_UP, "opponent": version}
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-store-") as name:
         folder = Path(name)
         with workers(pythons, folder) as sides:
             for side in sides:
                 side.ask("open", folder=f"runs of {side.name}", runs=WARM_UP)
-            result["run_ms"] = {burst: measure_runs(sides, arguments.rounds, burst) for burst in BURSTS}
+            data["run_ms"] = {str(burst): measure_runs(sides, arguments.rounds, burst) for burst in BURSTS}
             described = {side.name: side.ask("describe") for side in sides}
-            result["first_use_ms"] = measure_first_use(sides, max(2, arguments.rounds // 30))
-        result["crowd"] = measure_crowd(folder)
+            data["first_use_ms"] = measure_first_use(sides, max(2, arguments.rounds // 30))
+        data["crowd"] = measure_crowd(folder)
     expected = [(arguments.rounds * sum(BURSTS) + WARM_UP) * VALUES] * 2
-    result["sides"] = {side: answer["settings"] for side, answer in described.items()}
-    result["complete"] = all(answer["rows"] == expected for answer in described.values())
-
-    for burst, times in result["run_ms"].items():
-        report(f"a run, {VALUES} params, {VALUES} metrics, {burst} per turn", times, LIMITS)
-    report("first run in a new store", result["first_use_ms"], {})
-    crowd = result["crowd"]
-    print(
-        f"{PROCESSES} processes x {RUNS_EACH} runs of ours into one new store: {crowd['seconds']:.2f} s, "
-        f"{crowd['runs_per_s']:.0f} runs/s, every row there: {'yes' if crowd['complete'] else 'NO'}"
-    )
-    print(f"{arguments.rounds} turns per side and table, after {WARM_UP} runs each")
-    print(f"every value of every side in its database: {'yes' if result['complete'] else 'NO'}")
-    for side, settings in result["sides"].items():
-        print(f"{side}: {', '.join(f'{key} {value}' for key, value in settings.items())}")
-    print(f"machine: {', '.join(f'{key} {value}' for key, value in result['machine'].items())}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
+    data["sides"] = {side: answer["settings"] for side, answer in described.items()}
+    data["complete"] = all(answer["rows"] == expected for answer in described.values())
+    session.finish(data, figures(data), peers={"MLflow": version})
 
 
 if __name__ == "__main__":

@@ -12,16 +12,15 @@ Four questions, each with its opponent, in turns:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -35,7 +34,8 @@ from embedl_hub.toolchain.model import fix_input_shape, inputs_of, read_model
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from report import machine, print_table
+from figures import Figure, against, alone, bounded
+from report import Session, parser
 from support.models import mobilenet_v2, save
 from support.real_models import TFLITE_MODELS, natural_samples
 
@@ -44,14 +44,8 @@ if TYPE_CHECKING:
 
     from embedl_hub.core.compile import TFLiteCompiledModel
 
-Row = tuple[str, str, str, str, str, str, str]
 THREADS = 1
 SHAPE = (1, 3, 224, 224)
-
-
-def met(is_met: bool) -> str:
-    """Return the last column."""
-    return "yes" if is_met else "NO"
 
 
 def litert_benchmark(model: Path, folder: Path, runs: int) -> float:
@@ -66,13 +60,13 @@ def litert_benchmark(model: Path, folder: Path, runs: int) -> float:
     return float(json.loads(result.read_text())["latency"]["median_ms"])
 
 
-def measure_profiler(folder: Path, rounds: int, seconds: float) -> tuple[list[Row], dict[str, Any]]:
+def measure_profiler(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
     """Compare the profiler's median with litert-benchmark's, float and INT8."""
     config = LiteRTConfig(threads=THREADS, min_seconds=seconds, max_seconds=seconds, iterations=1, layer_runs=0)
     device = Device("here", provider_type="local", provider_config=config)
     source = save(mobilenet_v2(), folder / "mobilenet.onnx")
     data = {"x": np.random.default_rng(2).normal(size=(8, *SHAPE[1:])).astype(np.float32)}
-    rows, result = [], {}
+    result = {}
     with HubContext("bench", [device], home=folder / "home") as ctx:
         models: dict[str, TFLiteCompiledModel] = {
             "float": TFLiteCompiler().run(ctx, source, input_shape=SHAPE),
@@ -91,18 +85,11 @@ def measure_profiler(folder: Path, rounds: int, seconds: float) -> tuple[list[Ro
                         runs = int(profile.iterations.value)
                     else:
                         theirs.append(litert_benchmark(model.path.local(), folder, runs))
-            ratios = [one / two for one, two in zip(ours, theirs, strict=True)]
-            ratio = statistics.median(ratios)
-            rows.append(
-                (f"profiler's median, MobileNetV2 shape, {name}", f"{statistics.median(ours):.2f} ms",
-                 "litert-benchmark", f"{statistics.median(theirs):.2f} ms", f"{ratio:.3f}", "0.97 .. 1.03",
-                 met(0.97 <= ratio <= 1.03))
-            )  # fmt: skip
-            result[name] = {"ours_ms": ours, "litert_benchmark_ms": theirs, "ratios": ratios}
-    return rows, result
+            result[name] = {"ours_ms": ours, "litert_benchmark_ms": theirs}
+    return result
 
 
-def measure_conversion(folder: Path, rounds: int, _: float) -> tuple[list[Row], dict[str, Any]]:
+def measure_conversion(folder: Path, rounds: int, _: float) -> dict[str, Any]:
     """Compare a warm compilation with onnx2tf's command line by hand, and with a second compilation."""
     environment = need_environment()
     source = save(mobilenet_v2(), folder / "mobilenet.onnx")
@@ -113,7 +100,8 @@ def measure_conversion(folder: Path, rounds: int, _: float) -> tuple[list[Row], 
     path = f"{environment.python.parent}{os.pathsep}{os.environ['PATH']}"
     by_hand = [str(environment.python), "-m", "onnx2tf", "-i", str(fixed), "-n", "-o"]
     ours, theirs, again = [], [], []
-    with HubContext("bench", home=folder / "home") as ctx:
+    # The caches go with this question; the next one must not look for them.
+    with mock.patch.dict(os.environ), HubContext("bench", home=folder / "home") as ctx:
         for number in range(rounds):
             for side in ("ours", "theirs")[:: 1 if number % 2 else -1]:
                 # Another cache each time: every compilation is a first one, in a warm environment.
@@ -127,14 +115,7 @@ def measure_conversion(folder: Path, rounds: int, _: float) -> tuple[list[Row], 
                 else:
                     argv = [*by_hand, str(cache / "hand")]
                     theirs.append(_seconds(lambda argv=argv: _run(argv, path)))  # type: ignore[misc]
-    over = statistics.median(one - two for one, two in zip(ours, theirs, strict=True))
-    second = statistics.median(again)
-    rows = [
-        ("compile, check included, MobileNetV2 shape", f"{statistics.median(ours):.2f} s", "onnx2tf by hand",
-         f"{statistics.median(theirs):.2f} s", f"{over:+.2f} s", "at most +2 s", met(over <= 2)),
-        ("second compilation", f"{second:.2f} s", "-", "-", "-", "at most 1 s", met(second <= 1)),
-    ]  # fmt: skip
-    return rows, {"ours_s": ours, "onnx2tf_s": theirs, "second_s": again}
+    return {"ours_s": ours, "onnx2tf_s": theirs, "second_s": again}
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -147,9 +128,9 @@ def _run(argv: list[str], path: str) -> None:
     subprocess.run(argv, capture_output=True, check=True, env={**os.environ, "PATH": path})
 
 
-def measure_networks(folder: Path, _: int, __: float) -> tuple[list[Row], dict[str, Any]]:
+def measure_networks(folder: Path, _: int, __: float) -> dict[str, Any]:
     """Convert trained networks, float and INT8, and hold them against ONNX Runtime."""
-    rows, result = [], {}
+    result = {}
     wheels = cache_dir() / "bench-models"
     with HubContext("bench", home=folder / "home") as ctx:
         for name, real in TFLITE_MODELS.items():
@@ -169,39 +150,53 @@ def measure_networks(folder: Path, _: int, __: float) -> tuple[list[Row], dict[s
             noise = store.run(str(int8.path.run_id)).metric("quantization_sqnr_db")
             assert error is not None
             assert noise is not None
-            rows.append(
-                (f"{name}: float", f"{error.value:.1e} of its range", "ONNX Runtime", "0", "-", "at most 1e-3",
-                 met(error.value <= 1e-3))
-            )  # fmt: skip
-            rows.append(
-                (f"{name}: INT8", f"{noise.value:.1f} dB", "float", "-", "-", "at least 30 dB, or said",
-                 met(noise.value >= 30))
-            )  # fmt: skip
             result[name] = {"share_of_range": error.value, "int8_sqnr_db": noise.value}
-    return rows, result
+    return result
 
 
 QUESTIONS = {"profiler": measure_profiler, "conversion": measure_conversion, "networks": measure_networks}
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    made = []
+    for name, times in data.get("profiler", {}).items():
+        what = f"TFLite profiler's median, MobileNetV2 shape, {name}"
+        one = against(what, "ms", times["ours_ms"], "`litert-benchmark`", times["litert_benchmark_ms"])
+        assert one.ratio is not None
+        made.append(one.required("0.97 to 1.03", 0.97 <= one.ratio <= 1.03).in_short())
+    if "conversion" in data:
+        times = data["conversion"]
+        more = [one - two for one, two in zip(times["ours_s"], times["onnx2tf_s"], strict=True)]
+        what = "ONNX to TFLite, MobileNetV2 shape"
+        made += [
+            against(what, "s", times["ours_s"], "onnx2tf by hand", times["onnx2tf_s"]).in_short(),
+            alone(f"{what}: seconds more than by hand", "s", more).at_most(2),
+            alone(f"{what}: again, from the cache", "s", times["second_s"]).at_most(1).in_short(),
+        ]
+    for name, row in data.get("networks", {}).items():
+        error = bounded(
+            f"{name} as TFLite, float: off by, of its range", "", row["share_of_range"], 1e-5, "ONNX Runtime"
+        )
+        noise = bounded(f"{name} as TFLite, INT8: signal to noise", "dB", row["int8_sqnr_db"], 1.0, "the float model")
+        made += [error.at_most(1e-3), noise.at_least(30).in_short()]
+    return made
+
+
 def main() -> None:
     """Ask the questions and print both sides."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--only", choices=QUESTIONS)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    rows: list[Row] = []
-    results: dict[str, Any] = {"machine": {**machine(), "threads": THREADS}}
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--seconds", type=float, default=2.0)
+    options.add_argument("--only", choices=QUESTIONS)
+    arguments = options.parse_args()
+    session = Session("tflite", options, arguments)
+    data: dict[str, Any] = {}
     for name, ask in QUESTIONS.items():
         if arguments.only in (None, name):
             with tempfile.TemporaryDirectory(prefix="bench-tflite-") as folder:
-                more, results[name] = ask(Path(folder), arguments.rounds, arguments.seconds)
-                rows += more
-    print_table(("what", "ours", "opponent", "theirs", "ratio", "wanted", "met"), rows)
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+                data[name] = ask(Path(folder), arguments.rounds, arguments.seconds)
+    session.finish(data, figures(data), packages=("ai-edge-litert", "onnxruntime", "onnx"))
 
 
 if __name__ == "__main__":

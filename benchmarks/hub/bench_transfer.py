@@ -10,30 +10,28 @@ both ways; a command on a warm connection, ours against ssh with ControlMaster.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
-import os
 import secrets
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.device import Board, CommandResult, Device, SSHCommandRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from report import machine, print_table
+from figures import Figure, against, alone, declared
+from report import Session, parser
 from support.debian import require
 from support.sshd import SSHServer
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
     AnyPath = str | os.PathLike[str]
@@ -258,67 +256,53 @@ def equal_trees(folder: Path, original: Path) -> None:
     assert sum(1 for path in folder.rglob("*") if path.is_file()) == FILES, f"{folder} lacks files of {original}"
 
 
-def rows_of(comparison: Comparison, times: dict[str, list[float]]) -> list[tuple[str, ...]]:
-    """Return a table's lines: ours against each opponent."""
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    rows: list[tuple[str, ...]] = []
-    for name in list(comparison.sides)[1:]:
-        ratio = medians[OURS] / medians[name]
-        required = f"<= {comparison.limit:.2f}" if name == comparison.required_of else "-"
-        met = "-" if required == "-" else ("yes" if ratio <= comparison.limit else "NO")
-        rows.append(
-            (comparison.what, f"{medians[OURS] * 1e3:.1f} ms", name, f"{medians[name] * 1e3:.1f} ms", f"{ratio:.2f}",
-             required, met)
-        )  # fmt: skip
-    return rows
-
-
 def version(*argv: str) -> str:
     """Return the first line of what a program says about itself."""
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     return (done.stdout or done.stderr).splitlines()[0]
 
 
-def arguments_of(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9, help="rounds of each transfer (default 9)")
-    parser.add_argument("--command-rounds", type=int, default=60, help="rounds of the command (default 60)")
-    parser.add_argument("--folder", type=Path, help="where to work; 1 GiB is needed (default: the temporary folder)")
-    parser.add_argument("--json", type=Path, help="write every single time there")
-    return parser.parse_args(argv)
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    made = []
+    for what, times in data["seconds"].items():
+        required = data["required"][what]
+        for name in list(times)[1:]:
+            scale, unit = (1e3, "ms") if what.startswith("warm") else (1.0, "s")
+            sides = [[value * scale for value in times[side]] for side in (OURS, name)]
+            one = against(f"{what}, against {name}", unit, sides[0], f"`{name}`", sides[1])
+            made.append((one.at_most(required["ratio"]) if name == required["opponent"] else one).in_short())
+    again = data["same artifact again"]
+    return [
+        *made,
+        alone("the same artifact again", "ms", [value * 1e3 for value in again[OURS]]).at_most(300).in_short(),
+        declared("round trips of the same artifact again", "", again["round_trips"], 0).at_most(1),
+    ]
 
 
 def main() -> None:
     """Measure and report."""
-    arguments = arguments_of()
-    facts = {**machine(), "openssh": version("ssh", "-V"), "rsync": version(require("rsync", "rsync"), "--version")}
-    result: dict[str, object] = {"machine": facts, "rounds": arguments.rounds}
-    rows: list[tuple[str, ...]] = []
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=9, help="rounds of each transfer (default 9)")
+    options.add_argument("--command-rounds", type=int, default=60, help="rounds of the command (default 60)")
+    options.add_argument("--folder", type=Path, help="where to work; 1 GiB is needed (default: the temporary folder)")
+    arguments = options.parse_args()
+    session = Session("transfer", options, arguments)
+    facts = {"openssh": version("ssh", "-V"), "rsync": version(require("rsync", "rsync"), "--version")}
+    data: dict[str, Any] = {"rounds": arguments.rounds, "seconds": {}, "required": {}}
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-transfer-") as name:
         bench = Bench(Path(name))
         try:
             for comparison in (*file_comparisons(bench), *folder_comparisons(bench), command_comparison(bench)):
                 is_command = comparison.what.startswith("warm")
-                times = measure(comparison, arguments.command_rounds if is_command else arguments.rounds)
-                rows += rows_of(comparison, times)
-                result[comparison.what] = times
+                rounds = arguments.command_rounds if is_command else arguments.rounds
+                data["seconds"][comparison.what] = measure(comparison, rounds)
+                data["required"][comparison.what] = {"opponent": comparison.required_of, "ratio": comparison.limit}
             again, trips = measure_same_again(bench, arguments.rounds)
         finally:
             bench.close()
-    again_s = statistics.median(again)
-    met = "yes" if trips == 1 and again_s <= 0.3 else "NO"
-    rows.append(
-        ("same artifact again", f"{again_s * 1e3:.1f} ms", f"{trips} round trip(s)", "-", "-", "<= 300 ms, 1", met)
-    )
-    result["same artifact again"] = {OURS: again, "round_trips": trips}
-    print_table(("what", "ours", "opponent", "its median", "ours/opponent", "required", "met"), rows)
-    print(
-        f"medians of {arguments.rounds} rounds in turns, {arguments.command_rounds} of the command, after a first one"
-    )
-    print(f"machine: {', '.join(f'{key} {value}' for key, value in facts.items())}; load now {os.getloadavg()[0]:.1f}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
+    data["same artifact again"] = {OURS: again, "round_trips": trips}
+    session.finish(data, figures(data), facts=facts)
 
 
 if __name__ == "__main__":

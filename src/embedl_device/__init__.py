@@ -3,4 +3,6 @@
 Knows no runtime: numpy and the standard library, Python 3.8 and newer.
 """
 
-__version__ = "0.1.0"
+from embedl_device._version import __version__
+
+__all__ = ["__version__"]

@@ -1,3 +1,5 @@
 """Edgeproof hub: compile, profile and invoke models on real devices, with every run recorded."""
 
-__version__ = "0.1.0"
+from embedl_hub._version import __version__
+
+__all__ = ["__version__"]

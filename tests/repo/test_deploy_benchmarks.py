@@ -22,11 +22,11 @@ def test_coverage(tmp_path: Path) -> None:
     """One model of each library, as a table and as data."""
     out = run("coverage.py", "--only", "resnet18", "hf:bert", "--json", str(tmp_path / "rows.json"))
     assert "2 of 2 transform with outputs equal" in out
-    rows = json.loads((tmp_path / "rows.json").read_text())["tensorrt"]
+    rows = json.loads((tmp_path / "rows.json").read_text())["data"]["tensorrt"]
     assert rows["resnet18"]["counts"]["ConvBNAddReLUPattern"] == 8
     assert rows["hf:bert"]["left"] == {"Embedding": 3}
 
 
 def test_cost() -> None:
     """One round on small cases."""
-    assert "import embedl_deploy after torch" in run("bench_transform.py", "--quick")
+    assert "from embedl_deploy import transform, after torch" in run("bench_transform.py", "--quick")

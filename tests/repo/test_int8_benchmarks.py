@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_RUN = ("bench_accuracy.py", "peers.py", "train.py")
+NOT_RUN = ("bench_accuracy.py", "train.py")
 
 
 def run(name: str, home: Path, *arguments: str) -> str:
@@ -34,7 +34,7 @@ def test_a_toy_is_quantised_and_raced(tmp_path: Path) -> None:
     run(
         "bench_int8.py", tmp_path, "--only", "toy", "--candidates", "edgeproof", "--rounds", "3", "--json", str(told)
     )  # fmt: skip
-    row = json.loads(told.read_text())["nets"]["toy"]["edgeproof"]
+    row = json.loads(told.read_text())["data"]["nets"]["toy"]["edgeproof"]
     assert (row["coverage"]["integer"], row["coverage"]["float_"]) == (3, 0)
     assert row["coverage"]["inner_q"] == row["coverage"]["inner_dq"] == 0
     assert row["sqnr_db"] > 30
@@ -48,7 +48,7 @@ def test_training_and_calibration_are_timed(tmp_path: Path) -> None:
         "bench_gpu.py", tmp_path, "--only", "toy", "--device", "cpu", "--batch", "2", "--rounds", "1",
         "--json", str(told),
     )  # fmt: skip
-    row = json.loads(told.read_text())["nets"]["toy"]
+    row = json.loads(told.read_text())["data"]["batches"]["2"]["toy"]
     assert row["calibration"] > 0
     assert row["training"] > 0
 

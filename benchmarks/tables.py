@@ -1,0 +1,256 @@
+"""The tables in the pages, made from the result files and from nothing else.
+
+A page says ``<!-- figures:NAME -->`` and ``<!-- /figures -->`` on lines of their own; what stands between them is
+written by ``./bench --tables``. NAME is ``measured`` for the short table of all benchmarks, a benchmark's name for its
+own, or ``NAME-all`` for every figure of it with its spread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import figures
+from report import RESULTS, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from figures import Figure
+
+MARKED = re.compile(r"(<!-- figures:(?P<name>[\w-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
+SHORT = ("store", "query", "page", "serve", "gate", "cli", "transfer", "dispatch", "onnxruntime", "tflite", "transform")
+NOTHING = "not measured"
+NETS = {
+    "resnet50": "ResNet-50", "mobilenet_v2": "MobileNetV2", "vit_6x384": "ViT, 6 blocks of 384",
+    "convnext_tiny": "ConvNeXt-T", "unet": "U-Net", "resnet20": "ResNet-20", "swin_t": "Swin-T",
+    "mobilenet": "MobileNet with SE and hard-swish", "vit": "ViT, small", "segmentation": "segmentation",
+}  # fmt: skip
+CANDIDATES = {
+    "edgeproof": "ours", "edgeproof, cures": "ours, with cures",
+    "onnxruntime u8": "`onnxruntime.quantization`, u8 by hand",
+    "onnxruntime u8 percentile": "the same, percentile", "onnxruntime default": "its default", "nncf": "NNCF",
+    "modelopt-onnx": "ModelOpt", "torchao pt2e": "torchao",
+}  # fmt: skip
+
+
+def read_results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
+    """Return every result by its benchmark's name."""
+    found = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
+    return {result["name"]: result for result in found}
+
+
+def pages(root: Path) -> list[Path]:
+    """Return the pages that have tables."""
+    every = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("benchmarks/**/*.md")]
+    return [page for page in sorted(every) if MARKED.search(page.read_text())]
+
+
+def write(root: Path) -> list[Path]:
+    """Write the tables of every page, and return the pages that changed."""
+    results, changed = read_results(), []
+    for page in pages(root):
+        text = page.read_text()
+        if (new := fill(text, results)) != text:
+            page.write_text(new)
+            changed.append(page)
+    return changed
+
+
+def fill(text: str, results: dict[str, dict[str, Any]]) -> str:
+    """Return a page with its tables as the results have them."""
+    return MARKED.sub(lambda found: f"{found[1]}{render(found['name'], results)}\n{found[3]}", text)
+
+
+def render(name: str, results: dict[str, dict[str, Any]]) -> str:
+    """Return one table with what it comes from."""
+    whole = name.removesuffix("-all")
+    if name == "measured":
+        return _short([results[each] for each in SHORT if each in results])
+    if whole not in results:
+        names = sorted(("measured", *results, *(f"{each}-all" for each in results)))
+        raise KeyError(f"No figures are called {name!r}; there are: {', '.join(names)}.")
+    result = results[whole]
+    make = _MAKERS.get(name, _every if name != whole else _one)
+    return f"{make(result)}\n\n{_source(result)}"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table whose lines change only with their own cells."""
+    lines = chain((titles, ["---"] * len(titles)), rows)
+    return (
+        "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+        .replace("| --- ", "|---")
+        .replace("|--- |", "|---|")
+    )
+
+
+def _short(results: list[dict[str, Any]]) -> str:
+    rows = [
+        _short_row(figure)
+        for result in results
+        for figure in figures.read(result["figures"]).values()
+        if figure.headline
+    ]
+    return table(("what", "ours", "opponent", "ratio and its spread"), rows) + "\n\n" + _sources(results)
+
+
+def _one(result: dict[str, Any]) -> str:
+    rows = [_short_row(figure) for figure in figures.read(result["figures"]).values()]
+    return table(("what", "ours", "opponent", "ratio and its spread"), rows)
+
+
+def _every(result: dict[str, Any]) -> str:
+    rows = [
+        (*_short_row(figure), figure.spread, figure.limit or "-", {None: "-", True: "yes", False: "**no**"}[figure.met])
+        for figure in figures.read(result["figures"]).values()
+    ]  # fmt: skip
+    return table(("what", "ours", "opponent", "ratio and its spread", "spread is", "required", "met"), rows)
+
+
+def _short_row(figure: Figure) -> tuple[str, str, str, str]:
+    what = figure.what if figure.failed else figure.what.partition(", against ")[0]
+    opponent = "-"
+    if figure.failed:
+        opponent = f"{figure.opponent}: none, {figure.failed}"
+    elif figure.theirs is not None:
+        opponent = f"{figure.opponent}: {number(figure.theirs, figure.unit)}"
+    elif figure.opponent:
+        opponent = figure.opponent
+    return what, number(figure.ours, figure.unit), opponent, _ratio(figure)
+
+
+def _ratio(figure: Figure) -> str:
+    if figure.ratio is None:
+        same = figure.low == figure.high
+        return "-" if same else f"{number(figure.low, '')} to {number(figure.high, figure.unit)}"
+    is_time = figure.unit.endswith("s") and "/" not in figure.unit
+    if is_time and figure.ratio < 0.5:
+        return f"{1 / figure.ratio:.1f} times faster ({1 / figure.high:.1f} to {1 / figure.low:.1f})"
+    return f"{_share(figure.ratio)} ({_share(figure.low)} to {_share(figure.high)})"
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _int8(result: dict[str, Any]) -> str:
+    return _nets(result, "nets", lambda row: f"{row['speed_up']:.2f}×, {row['sqnr_db']:.1f} dB", "speed_up", max)
+
+
+def _accuracy(result: dict[str, Any]) -> str:
+    return _nets(result, "nets", lambda row: f"{row['drop']:.2f}", "drop", min)
+
+
+def _ptq(result: dict[str, Any]) -> str:
+    return _nets(result, "costs", lambda row: f"{min(row['rounds_s']):.2f} s, {row['peak_mb']:.0f} MB", "", min)
+
+
+def _nets(
+    result: dict[str, Any], key: str, cell: Callable[[dict[str, Any]], str], best_of: str, best: Callable[..., float]
+) -> str:
+    """Return networks against candidates; what failed or is missing says so, and why below."""
+    nets = result["data"][key]
+    names = [name for name in CANDIDATES if any(name in rows for rows in nets.values())]
+    titles = ["network", *(f"{CANDIDATES[name]} {_version(result, name)}".strip() for name in names)]
+    lines, notes = [], {}
+    for net, rows in nets.items():
+        right = {name: rows[name] for name in names if name in rows and "failed" not in rows[name]}
+        winner = best(row[best_of] for row in right.values()) if best_of else None
+        cells = []
+        for name in names:
+            if name in right:
+                bold = "**" if best_of and right[name][best_of] == winner else ""
+                cells.append(f"{bold}{cell(right[name])}{bold}")
+            elif name in rows:
+                cells.append("fails")
+                notes[f"{CANDIDATES[name]}, {_net(net)}"] = rows[name]["failed"]
+            else:
+                cells.append(NOTHING)
+        lines.append([_net(net, rows), *cells])
+    said = [f"- {who}: {' '.join(why.split())}" for who, why in notes.items()]
+    return table(titles, lines) + ("\n\nWhat failed:\n\n" + "\n".join(said) if said else "")
+
+
+def _version(result: dict[str, Any], name: str) -> str:
+    said = result["peers"].get(name, "")
+    return "(not installed)" if said.startswith("missing") else str(said)
+
+
+def _net(name: str, rows: dict[str, Any] | None = None) -> str:
+    plain, comma, rest = name.partition(",")
+    right = (rows or {}).get("float", {}).get("right")
+    return NETS.get(plain, plain) + (f" ({right:.1f} %)" if right and not comma else "") + comma + rest
+
+
+def _gpu(result: dict[str, Any]) -> str:
+    rows = [
+        (_net(net), batch, *(f"{row[key]:.2f}" for key in ("calibration", "training")))
+        for batch, nets in result["data"]["batches"].items()
+        for net, row in nets.items()
+    ]
+    return table(("network", "batch", "calibration / forward pass", "QAT step / training step"), rows)
+
+
+def _coverage(result: dict[str, Any]) -> str:
+    rows = [
+        (name, row["route"], f"{row['error']:.1e}", "WRONG" if row["fault"] else "equal", str(row["conversions"]),
+         str(row["fusions"]), str(len(row["refusals"])),
+         ", ".join(f"{count} {kind}" for kind, count in row["left"].items()) or "-")
+        for name, row in result["data"]["tensorrt"].items()
+    ]  # fmt: skip
+    titles = (
+        "model",
+        "route",
+        "error / range",
+        "outputs",
+        "conversions",
+        "fusions",
+        "refusals",
+        "layers with weights left",
+    )
+    boards = [
+        (name, row["layers"], f"{row['error']:.1e}", ", ".join(row["outside"]) or "-")
+        for name, row in result["data"]["lattice"].items()
+    ]
+    lattice = table(("Lattice", "layers outside its set, before and after", "error / range", "still outside"), boards)
+    return f"{_one(result)}\n\n{table(titles, rows)}\n\n{lattice}"
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "int8": _int8, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
+}  # fmt: skip
+
+
+def _source(result: dict[str, Any]) -> str:
+    here = result["machine"]
+    where = result["versions"].get("device") or f"{here.get('cores', '?')} cores of {here.get('cpu', 'a CPU')}"
+    load = f", load {here['load_before']:g}" if "load_before" in here else ""
+    peers = "".join(f"; {name} {version}" for name, version in _named(result).items())
+    mark = "QUICK, " if result["quick"] else ""
+    return f"`./bench {result['name']}`: {mark}{result['date'][:10]}, {where}{load}{peers}."
+
+
+def _sources(results: list[dict[str, Any]]) -> str:
+    versions = {name: version for result in results for name, version in _named(result).items()}
+    cpus = sorted(
+        {
+            f"{result['machine']['cores']} cores of {result['machine']['cpu']}"
+            for result in results
+            if "cpu" in result["machine"]
+        }
+    )
+    loads = [result["machine"]["load_before"] for result in results if "load_before" in result["machine"]]
+    names = " ".join(result["name"] for result in results)
+    dates = sorted(result["date"][:10] for result in results)
+    peers = "".join(f"; {name} {version}" for name, version in versions.items())
+    days = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    return f"`./bench {names}`: {days}, {', '.join(cpus)}, load {min(loads):g} to {max(loads):g}{peers}."
+
+
+def _named(result: dict[str, Any]) -> dict[str, str]:
+    """Return the versions of opponents that no column names."""
+    return {name: said for name, said in result["peers"].items() if name not in CANDIDATES}
