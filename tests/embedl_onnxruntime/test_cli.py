@@ -196,13 +196,13 @@ def test_a_required_provider_that_nodes_fell_off_fails(make_model: Any) -> None:
 def test_nodes_that_fell_off_a_provider_that_was_asked_for() -> None:
     """Only then they fell back."""
     from embedl_device.errors import BoardError
-    from embedl_onnxruntime.profile import Request, _check_placement
+    from embedl_onnxruntime.profile import Request, check_placement
     from embedl_onnxruntime.session import CPU, Settings
 
     name = "XNNPACKExecutionProvider"
     request = Request(Path("m"), Settings(providers=(name, CPU)), require_provider=name)
     with pytest.raises(BoardError, match=r"of 1 nodes 1 on CPUExecutionProvider: c .Conv.. They fell back to the CPU"):
-        _check_placement({CPU: [{"name": "c", "op_type": "Conv"}]}, request)
+        check_placement({CPU: [{"name": "c", "op_type": "Conv"}]}, request)
 
 
 def test_a_provider_that_is_not_built_in_lists_those_that_are(make_model: Any) -> None:
