@@ -244,7 +244,7 @@ def _cautions(runs: Sequence[ComparedRun], facts: Sequence[FactRow]) -> tuple[st
     if sum(run.type == "PROFILE" for run in runs) > 1:
         said.append(
             "Intervals come from the samples within each run; what changed between the runs is not in them. "
-            "To be sure, measure in turns: embedl-hub gate."
+            "To be sure, measure in turns: embedl-hub compare --paired, or embedl-hub gate."
         )
     return tuple(said)
 
