@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.comparison._facts import FACTS, Document, facts_of, read_document
 from embedl_hub.comparison._layers import LayerRow, overlay
 from embedl_hub.comparison._modules import FloatChoice, ModuleRow, float_choices, overlay_modules
-from embedl_hub.comparison._statistics import RATES, Error, Ratio, error_of, ratio_of, take
 from embedl_hub.core.profile import module_times
 from embedl_hub.errors import ConfigError
+from embedl_hub.ratios import RATES, Error, Ratio, error_of, ratio_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,19 +84,22 @@ class MetricRow:
     def conclusion(self, number: int) -> str:
         """Say in words what the ratio of a run to the first shows."""
         ratio = self.ratios[number]
-        if ratio is None:
-            return "not known"
-        shows = ratio.shows_difference
-        if shows is None:
-            return "the same" if ratio.value == 1 else "no uncertainty known"
-        if not shows:
-            return "no difference shown"
-        is_more = ratio.value > 1
-        if self.name.startswith("latency"):
-            return "slower" if is_more else "faster"
-        if self.name in RATES:
-            return "faster" if is_more else "slower"
-        return "higher" if is_more else "lower"
+        return "not known" if ratio is None else conclusion_of(self.name, ratio)
+
+
+def conclusion_of(metric: str, ratio: Ratio) -> str:
+    """Say in words what a ratio of a metric shows: ``slower``, ``no difference shown`` and so on."""
+    shows = ratio.shows_difference
+    if shows is None:
+        return "the same" if ratio.value == 1 else "no uncertainty known"
+    if not shows:
+        return "no difference shown"
+    is_more = ratio.value > 1
+    if metric.startswith("latency"):
+        return "slower" if is_more else "faster"
+    if metric in RATES:
+        return "faster" if is_more else "slower"
+    return "higher" if is_more else "lower"
 
 
 @dataclass(frozen=True)
@@ -256,7 +259,7 @@ def _cautions(runs: Sequence[ComparedRun], facts: Sequence[FactRow]) -> tuple[st
     if sum(run.type == "PROFILE" for run in runs) > 1:
         said.append(
             "Intervals come from the samples within each run; what changed between the runs is not in them. "
-            "To be sure, measure in turns: embedl-hub gate."
+            "To be sure, measure in turns: embedl-hub compare --paired, or embedl-hub gate."
         )
     return tuple(said)
 

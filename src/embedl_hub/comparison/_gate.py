@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.comparison._compare import compare
 from embedl_hub.comparison._facts import read_document
-from embedl_hub.comparison._statistics import Ratio, centre, error_of, take
 from embedl_hub.errors import ConfigError, known
+from embedl_hub.ratios import Ratio, centre, error_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from embedl_hub.comparison import Ratio
-from embedl_hub.comparison._statistics import centre, correlation_length, error_of, ratio_of, take
+from embedl_hub.ratios import Ratio, centre, error_of, ratio_of, take
+from embedl_hub.ratios._samples import correlation_length
 
 
 def _drifting(seed: int, count: int = 300, memory: float = 0.9) -> NDArray[np.float64]:
