@@ -193,7 +193,7 @@ def run_all(home: Path, effort: Effort) -> None:
         before = len(store.runs(f"{equal('project', PROJECT)} and {equal('name', PROJECT)}"))
     clock = Clock()
     if before:
-        clock.say(f"{before} journeys were made here before; their runs stay, the pages are written anew.")
+        clock.say(f"Journey number {before + 1} here; the runs of the others stay, the pages are written anew.")
     with HubContext(PROJECT, devices(effort), home=home) as ctx, ctx.client.start_run(RunType.CUSTOM, PROJECT) as run:
         run.log_param("effort", vars(effort))
         Journey(ctx, folder, effort, clock).go(run)

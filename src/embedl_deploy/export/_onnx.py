@@ -8,6 +8,7 @@ import ast
 import contextlib
 import io
 import json
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from embedl_deploy.nn import QuantStub
 
 OPSET = 21
 _SCOPES = "pkg.torch.onnx.name_scopes"
+_REGISTRATION = "torch.onnx._internal.exporter._registration"
 
 
 def export_onnx(
@@ -120,9 +122,16 @@ def _export(
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporter's own remarks and warnings away: they are about its code, not about the model."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
+    # It logs once per export and operator that torchvision is not installed, which nobody asked for.
+    remarks = logging.getLogger(_REGISTRATION)
+    level = remarks.level
+    remarks.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        remarks.setLevel(level)
 
 
 def _open_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
