@@ -86,6 +86,8 @@ def test_made_up_calibration_is_said(ssh_server: SSHServer, model: Path, tmp_pat
     assert f"Python there: {sys.executable}" in done.stdout
     assert list(tmp_path.glob("net-*.html"))
     assert not (tmp_path / "home" / "devices.toml").exists()
+    with Store(tmp_path / "home") as store:
+        assert "INT8, calibrated on made-up numbers" in {run.name for run in store.runs("type = 'COMPILE'")}
 
 
 @pytest.mark.parametrize(
