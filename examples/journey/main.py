@@ -164,9 +164,8 @@ class Journey:
 
     def _about_tensorrt(self, built: Built) -> str:
         done = "exported, checked and built into an engine" if self._has_builder else "exported and checked"
-        advice = "" if self._has_builder else " To build it too: pip install tensorrt-rtx==1.7.1.116, no GPU needed."
         said = built.contract.refused or built.contract.confirmed
-        return f"The TensorRT file was {done}; running it needs an NVIDIA GPU. Its check says: {said}{advice}"
+        return f"The TensorRT file was {done}; running it needs an NVIDIA GPU. Its check says: {said}"
 
     @property
     def _has_builder(self) -> bool:

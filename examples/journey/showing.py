@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -71,7 +72,8 @@ def _latency(measured: Measured) -> str:
     times = measured.document["latency_ms"]
     median = times["median"]
     off = max(median - times["median_low"], times["median_high"] - median)
-    return f"{median:.3f} ms ± {off:.1g}"
+    # Rounded up: an uncertainty is never shown smaller than it is.
+    return f"{median:.4f} ms ± {math.ceil(off * 1e4) / 1e4:.4f}"
 
 
 def _memory(measured: Measured) -> str:

@@ -66,7 +66,7 @@ def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
     assert abs(shares["accuracy ONNX Runtime INT8"] - shares["accuracy PyTorch"]) < 5
     median = profile.metric("latency_median")
     assert median is not None
-    assert table["latency, median"]["ONNX Runtime INT8"].startswith(f"{median.value:.3f} ms ± ")
+    assert table["latency, median"]["ONNX Runtime INT8"].startswith(f"{median.value:.4f} ms ± ")
     assert table["verdict on it"]["ONNX Runtime INT8"] == profile.params["verdict"].value
     assert table["parity with PyTorch"]["ONNX Runtime INT8"] == "equal to the bit"
     assert table["layers in integers"]["ONNX Runtime INT8"] == "12 of 12"
