@@ -46,7 +46,7 @@ def prepare(name: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() == wanted:
             return
-        sys.stderr.write(f"Setting up .venv from requirements/{name}.txt (once; about a minute) ...\n")
+        sys.stderr.write(f"Setting up .venv from requirements/{name}.txt (once; some minutes, most of it torch) ...\n")
         if not (VENV / "bin" / "python").exists():
             venv.create(VENV, with_pip=True)
         pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -7,6 +7,7 @@ taken out again once it has told which tensor of the file a stub stood on.
 import contextlib
 import io
 import json
+import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from embedl_deploy.export._operators import DOMAIN
 from embedl_deploy.nn import QuantStub
 
 OPSET = 21
+_REGISTRATION = "torch.onnx._internal.exporter._registration"
 
 
 def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
@@ -126,9 +128,16 @@ def _export(
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporter's own remarks and warnings away: they are about its code, not about the model."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
+    # It logs once per export and operator that torchvision is not installed, which nobody asked for.
+    remarks = logging.getLogger(_REGISTRATION)
+    level = remarks.level
+    remarks.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        remarks.setLevel(level)
 
 
 def _open_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -259,7 +259,7 @@ def _keys(table: Mapping[str, Any]) -> list[str]:
     return [name for key, value in table.items() for name in (value if isinstance(value, dict) else (key,))]
 
 
-def _write(path: Path, name: str, values: Mapping[str, Any], *, as_json: bool) -> None:
+def write_device(path: Path, name: str, values: Mapping[str, Any]) -> None:
     """Check a table by making the device of it, then write it down."""
     make_device(name, values, where=str(path))
 
@@ -279,6 +279,10 @@ def _write(path: Path, name: str, values: Mapping[str, Any], *, as_json: bool) -
         document["devices"][name] = written
 
     change_toml(path, put)
+
+
+def _write(path: Path, name: str, values: Mapping[str, Any], *, as_json: bool) -> None:
+    write_device(path, name, values)
     if as_json:
         emit({"name": name, "file": str(path), **values})
     else:

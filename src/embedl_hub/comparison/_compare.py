@@ -175,7 +175,8 @@ def compare(runs: Sequence[Run]) -> Comparison:
     return Comparison(
         runs=compared,
         facts=tuple(row for row in fact_rows if any(value is not None for value in row.values)),
-        params=_differing_params(runs),
+        # What stands among the facts already is not said twice.
+        params=tuple(row for row in _differing_params(runs) if row not in fact_rows),
         metrics=_metric_rows(runs, documents),
         layers=overlay([document.layers for document in documents]),
         modules=modules,

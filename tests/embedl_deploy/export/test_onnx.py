@@ -1,6 +1,8 @@
 """The file does what was simulated: to the bit where ONNX Runtime is told not to optimise, closely where it is."""
 
+import importlib.util
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -234,3 +236,25 @@ def test_what_a_dialect_lacks_is_left_float_on_request(tmp_path: Path) -> None:
         export_onnx(quantized, (value,), tmp_path / "a.onnx", dialect="litert")
     found = onnx.load(export_onnx(quantized, (value,), tmp_path / "a.onnx", dialect="litert", fallback=True))
     assert onnx.TensorProto.INT4 not in {one.data_type for one in found.graph.initializer}
+
+
+def test_torchs_remarks_about_torchvision_are_kept_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever does not have it did not ask for it; what others log at that level still comes through afterwards."""
+    find = importlib.util.find_spec
+
+    def find_others(name: str, package: str | None = None) -> Any:
+        return None if name == "torchvision" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_others)
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    monkeypatch.setattr(logger, "propagate", True)
+    logger.addHandler(caplog.handler)
+    try:
+        export_onnx(nn.Linear(3, 2).eval(), (torch.zeros(1, 3),), tmp_path / "linear.onnx")
+        assert "torchvision" not in caplog.text
+        logger.warning("after")
+        assert "after" in caplog.text
+    finally:
+        logger.removeHandler(caplog.handler)

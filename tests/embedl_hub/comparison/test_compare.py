@@ -92,7 +92,11 @@ def test_runs_that_are_no_profiles_differ_in_their_parameters() -> None:
     runs = [
         Run(
             name, "shapes", "COMPILE", name, RunStatus.FINISHED, 0, 1,
-            params={"level": LoggedParam("level", level), "same": LoggedParam("same", [1])},
+            params={
+                "level": LoggedParam("level", level),
+                "same": LoggedParam("same", [1]),
+                "precision": LoggedParam("precision", f"int{level}"),  # stands among the facts, once
+            },
             metrics=(LoggedMetric("model_size_mb", size), LoggedMetric("odd", float("nan")), LoggedMetric("zero", 0.0)),
         )
         for name, level, size in (("a", 1, 2.0), ("b", 2, 3.0))

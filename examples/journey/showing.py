@@ -1,0 +1,148 @@
+"""What the journey found: one table for the terminal, and the same on a page that leads to the others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from building import Built
+    from measuring import Measured
+
+    from embedl_hub.core.invoke import Comparison
+    from embedl_hub.ratios import Ratio
+
+TITLES = ("PyTorch", "ONNX Runtime", "ONNX Runtime INT8", "TensorRT INT8")
+NONE = "-"
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2.5rem auto; max-width: 1080px; padding: 0 1.2rem; color: #222; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; }
+table { border-collapse: collapse; width: 100%; margin: 1.4rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .4rem .9rem .4rem 0; border-bottom: 1px solid #e2e2e2; }
+th { font-weight: 600; } tbody th { color: #666; font-weight: 500; white-space: nowrap; }
+a { color: #14599d; } li { margin: .2rem 0; }
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    title: str
+    cells: tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that the table is made of; accuracies in the order of its columns."""
+
+    accuracies: tuple[float, float, float, float]
+    tests: int
+    float_model: Measured
+    int8_model: Measured
+    here: Built
+    tensorrt: Built
+    engine: str
+
+    def rows(self) -> list[Row]:
+        """Return the lines of the table."""
+        plain, small = self.float_model, self.int8_model
+        shares = [f"{share:.1f} %" for share in self.accuracies]
+        sizes = [_size(count) for count in (plain.size_bytes, small.size_bytes, self.tensorrt.file.stat().st_size)]
+        verdicts = [str(measured.profile.verdict) for measured in (plain, small)]
+        return [
+            Row(f"accuracy, {self.tests:,} digits", (shares[0], shares[1], shares[2], f"{shares[3]} (simulated)")),
+            Row("latency, median", (NONE, _latency(plain), _latency(small), "not measured")),
+            Row("verdict on it", (NONE, verdicts[0], verdicts[1], NONE)),
+            Row("file", (NONE, sizes[0], sizes[1], sizes[2])),
+            Row("peak memory", (NONE, _memory(plain), _memory(small), NONE)),
+            Row("parity with PyTorch", (NONE, _parity(plain.parity), _parity(small.parity), _verified(self.tensorrt))),
+            Row("fused", (NONE, _fused(self.here), _fused(self.here), _fused(self.tensorrt))),
+            Row("layers in integers", (NONE, NONE, _integers(self.here), _integers(self.tensorrt))),
+            Row("compiled", (NONE, "here", "here", self.engine)),
+        ]
+
+
+def _latency(measured: Measured) -> str:
+    times = measured.document["latency_ms"]
+    median = times["median"]
+    off = max(median - times["median_low"], times["median_high"] - median)
+    # Rounded up: an uncertainty is never shown smaller than it is.
+    return f"{median:.4f} ms ± {math.ceil(off * 1e4) / 1e4:.4f}"
+
+
+def _memory(measured: Measured) -> str:
+    peak = measured.profile.peak_memory_mb
+    return NONE if peak is None else f"{peak.value:.0f} MB"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1000:.0f} kB"
+
+
+def _parity(parity: Comparison) -> str:
+    return "equal to the bit" if parity.max_abs_error == 0 else f"max error {parity.max_abs_error:.1e}"
+
+
+def _verified(built: Built) -> str:
+    rows = built.verification.boundaries
+    return f"{sum(row.inside for row in rows)} of {len(rows)} boundaries"
+
+
+def _fused(built: Built) -> str:
+    proof = "not proved" if built.fused.report.proof is None else "proved"
+    return f"{len(built.fused.matches)} steps, {proof}"
+
+
+def _integers(built: Built) -> str:
+    done, whole = built.contract.coverage
+    return f"{done} of {whole}"
+
+
+def ratio_words(ratio: Ratio | None) -> str:
+    """Say how much faster INT8 is, and how sure that is."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "How INT8 compares with float is not known: there are too few samples."
+    factor = f"{1 / ratio.value:.2f} times as fast as float (95 %: {1 / ratio.high:.2f} to {1 / ratio.low:.2f})"
+    if not ratio.shows_difference:
+        return f"INT8 runs {factor}: no difference shown."
+    return f"INT8 runs {factor}."
+
+
+def text_table(rows: Sequence[Row]) -> str:
+    """Set the table for a terminal."""
+    lines = [("", *TITLES), *((row.title, *row.cells) for row in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+    drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([drawn[0], "-" * max(map(len, drawn)), *drawn[1:]])
+
+
+def fused_lines(built: Built, title: str) -> str:
+    """Say what was fused, pattern by pattern."""
+    counts = ", ".join(f"{count} × {name}" for name, count in built.fused.report.counts().items())
+    return f"Fused for {title}: {counts or 'nothing'}."
+
+
+def write_page(path: Path, rows: Sequence[Row], remarks: Sequence[str], pages: Sequence[tuple[Path, str]]) -> Path:
+    """Write the table as a page with links to the other pages beside it."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("", *TITLES))
+    body = "\n".join(
+        f"<tr><th>{escape(row.title)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row.cells)}</tr>"
+        for row in rows
+    )
+    links = "\n".join(f'<li><a href="{escape(page.name)}">{escape(text)}</a></li>' for page, text in pages)
+    text = "\n".join(f"<p>{escape(remark)}</p>" for remark in remarks)
+    path.write_text(
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>Edgeproof: the journey</title>'
+        f"<style>{_STYLE}</style></head><body>\n<h1>From PyTorch to a measured INT8 model</h1>\n"
+        f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>\n{text}\n<ul>\n{links}\n</ul>\n"
+        "</body></html>\n",
+        encoding="utf-8",
+    )
+    return path

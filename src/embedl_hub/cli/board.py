@@ -1,0 +1,284 @@
+"""``embedl-hub board``: a model on a board over SSH, float and INT8, with nothing prepared there but Python."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedl_hub.cli._output import (
+    as_value,
+    emit,
+    home_option,
+    json_option,
+    number,
+    pairs,
+    size,
+    table,
+    working,
+)
+from embedl_hub.cli._settings import project_in_use
+from embedl_hub.cli._steps import read_arrays
+from embedl_hub.cli.device import write_device
+from embedl_hub.comparison import compare
+from embedl_hub.core import HubContext
+from embedl_hub.core.device import DEVICES_FILE, make_device, read_devices
+from embedl_hub.errors import ConfigError
+from embedl_hub.tracking import check_name, find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from embedl_hub.cli._on_board import Figures, Found
+    from embedl_hub.comparison import Comparison
+    from embedl_hub.core.device import Device
+    from embedl_hub.toolchain.installing import BoardPython
+
+_ADDRESS = re.compile(r"(?:(?P<username>[^@\s]+)@)?(?P<host>\[[^\]\s]+\]|[^@:\s]+)(?::(?P<port>\d+))?")
+_TYPE = "embedl_onnxruntime"
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The board: its device, and the table it is kept by."""
+
+    device: Device
+    table: Mapping[str, Any]
+    is_kept: bool
+
+
+@click.command()
+@click.argument("address", metavar="[USER@]HOST[:PORT]")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--port", type=click.IntRange(1, 65_535), help="ssh: port.")
+@click.option("--identity", type=click.Path(path_type=Path), help="ssh: private key; your agent's are used as well.")
+@click.option("--jump-host", help="ssh: [user@]host[:port] to go through.")
+@click.option("--known-hosts", type=click.Path(path_type=Path), help="ssh: another known_hosts file.")
+@click.option("--config-file", type=click.Path(path_type=Path), help="ssh: another configuration.")
+@click.option("--python", help="The board's Python; python3 if not given.")
+@click.option("--name", help="Keep the board as a device of this name.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting: threads=2, min_seconds=5.")
+@click.option("--input-shape", metavar="N,N,...", help="Fixes an open shape; an open batch alone becomes 1.")
+@click.option(
+    "--calibration-data",
+    type=click.Path(path_type=Path),
+    help="A folder of .npy or .npz files, or one .npz: what INT8 is calibrated on.",
+)
+@click.option("--input-data", multiple=True, metavar="PATH", help="What both are run on: an .npz, or NAME=FILE.npy.")
+@click.option("--float-only", is_flag=True, help="No INT8.")
+@click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="The HTML file; MODEL-BOARD.html here.")
+@click.option("--project", help="Record under this project; the one in use if not given.")
+@home_option
+@json_option
+def command(  # noqa: PLR0913, PLR0917 - click's options
+    address: str, model: Path, port: int | None, identity: Path | None, jump_host: str | None,
+    known_hosts: Path | None, config_file: Path | None, python: str | None, name: str | None, settings: tuple[str, ...],
+    input_shape: str | None, calibration_data: Path | None, input_data: tuple[str, ...], float_only: bool,
+    report: Path | None, project: str | None, home: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Take an ONNX model to a board over SSH: compile, profile and run it there, as it is and as INT8.
+
+    The board needs Python 3.8 or newer and a login without a password. NumPy and ONNX Runtime are sent there if it has
+    none, into a folder of ours. Its host key must be known here: connect once by hand and compare it.
+
+    The name of a device that is kept may stand for the address. Without --calibration-data INT8 is calibrated on
+    made-up numbers: its speed is real, its answers mean nothing.
+
+    \b
+    embedl-hub board pi@kitchen.local net.onnx
+    embedl-hub board pi@10.0.0.7:2222 net.onnx --calibration-data samples/ --name kitchen
+    """  # noqa: D301 - click reads the mark
+    if float_only and calibration_data is not None:
+        raise click.UsageError("--float-only and --calibration-data contradict each other.")
+    from embedl_hub.cli import _on_board as steps  # noqa: PLC0415 - --help must not pay for it
+
+    shape = None if input_shape is None else _shape(input_shape)
+    subject = steps.read_subject(model, shape, read_arrays(input_data), calibration_data, with_int8=not float_only)
+    folder = find_home(home)
+    ssh = {
+        "port": port, "identity_file": identity, "jump_host": jump_host, "known_hosts": known_hosts,
+        "config_file": config_file,
+    }  # fmt: skip
+    target = _target(address, name, folder / DEVICES_FILE, ssh, pairs(settings))
+    report = report or Path(f"{model.stem}-{_file_word(target.device.name)}.html")
+    _check_report(report)
+    say = _silent if as_json else _say
+    device = target.device
+    try:
+        say(f"{device.name}: connecting, looking for Python with {' and '.join(steps.PACKAGES)}")
+        with working(f"preparing {device.name}"):
+            device, found_python = steps.prepare(device, folder, project_in_use(home, project), python)
+        if name is not None and not target.is_kept:
+            config = {**target.table.get("config", {}), "python_path": found_python.path}
+            write_device(folder / DEVICES_FILE, name, {**target.table, "config": config})
+        with HubContext(project_in_use(home, project), [device], home=folder) as ctx:
+            with working(f"measuring on {device.name}"):
+                found = steps.measure(ctx, subject, lambda text: say(f"{device.name}: {text}"))
+            store = ctx.client.store
+            assert store is not None  # noqa: S101 - the command line always tracks
+            runs = [figures.runs["profile"] for figures in found.figures]
+            comparison = compare([store.run(run) for run in runs]) if len(runs) > 1 else None
+            _write_report(store, runs, report)
+    finally:
+        if callable(close := getattr(target.device.runner, "close", None)):
+            close()
+    if as_json:
+        emit(_as_dict(device.name, found_python, found, comparison, report))
+        return
+    _show(found, comparison, subject.is_made_up)
+    click.echo(f"Python there: {found_python.path}, {_packages(found_python)}.")
+    if name is not None:
+        click.echo(f"The board is kept as device {name!r}: embedl-hub board {name} MODEL, or --device {name} anywhere.")
+    click.echo(f"The report: {report.absolute()}. Every run: embedl-hub ui --home {folder}")
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _silent(_: str) -> None:
+    """Programs that read JSON want nothing else."""
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in re.split(r"[,x×]", text) if word.strip())
+    except ValueError:
+        raise ConfigError(f"--input-shape is {text!r}; it must be sizes: 1,3,224,224.") from None
+
+
+def _file_word(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+
+
+def _check_report(path: Path) -> None:
+    """Refuse before a board has measured for minutes what could not be written afterwards."""
+    if path.suffix not in {".html", ".htm"}:
+        raise ConfigError(f"A report is an HTML file; name it .html, not {path.name!r}.")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"There is no folder {path.absolute().parent} for the report; make it first.")
+
+
+def _write_report(store: Any, runs: Sequence[str], path: Path) -> None:  # noqa: ANN401 - a store
+    from embedl_hub.page import export_comparison, export_run  # noqa: PLC0415 - an extra
+
+    if len(runs) == 1:
+        export_run(store, runs[0], path)
+    else:
+        export_comparison(store, runs, path)
+
+
+def _target(address: str, name: str | None, path: Path, ssh: Mapping[str, Any], settings: Mapping[str, str]) -> _Target:
+    """Return the board that an address, or the name of a kept device, means."""
+    kept = read_devices(path)
+    given = {key: value for key, value in ssh.items() if value is not None}
+    config = {key: as_value(value) for key, value in settings.items()}
+    if address in kept:
+        if given or name is not None:
+            raise click.UsageError(f"{address!r} is a kept device; change it with: embedl-hub device edit {address}")
+        values = dict(kept[address])
+        return _Target(_make(address, {**values, "config": {**values.get("config", {}), **config}}, path), values, True)
+    if name is not None and name in kept:
+        raise ConfigError(
+            f"There is a device {name!r} in {path} already; say its name instead of an address, or take another name."
+        )
+    parts = _parse(address, kept)
+    if parts.get("port") and given.get("port") not in {None, parts["port"]}:
+        raise click.UsageError(f"The address says port {parts['port']}, --port {given['port']}.")
+    for key in ("identity_file", "known_hosts", "config_file"):
+        if key in given:
+            given[key] = str(given[key].expanduser().absolute())
+    values = {"type": _TYPE, "ssh": {**parts, **given}, **({"config": config} if config else {})}
+    title = name or address
+    check_name("device name", title)
+    return _Target(_make(title, values, path), values, False)
+
+
+def _make(name: str, values: Mapping[str, Any], path: Path) -> Device:
+    return make_device(name, values, where=str(path))
+
+
+def _parse(address: str, kept: Mapping[str, Any]) -> dict[str, Any]:
+    found = _ADDRESS.fullmatch(address)
+    if found is None:
+        devices = f" Kept devices: {', '.join(kept)}." if kept else ""
+        raise click.UsageError(f"{address!r} is no address; write user@host or user@host:port.{devices}")
+    parts: dict[str, Any] = {key: value for key, value in found.groupdict().items() if value}
+    parts["host"] = parts["host"].strip("[]")
+    if "port" in parts:
+        parts["port"] = int(parts["port"])
+    return parts
+
+
+def _show(found: Found, comparison: Comparison | None, is_made_up: bool) -> None:
+    figures = found.figures
+    rows = [
+        ("latency, median", *(_latency(each) for each in figures)),
+        ("verdict on it", *(str(each.profile.verdict) for each in figures)),
+        ("frames per second", *(number(each.profile.fps.value if each.profile.fps else None) for each in figures)),
+        ("peak memory", *(number(_value(each.profile.peak_memory_mb), "MB") for each in figures)),
+        ("model", *(size(each.size_bytes) for each in figures)),
+        ("outputs", *_outputs(figures, is_made_up)),
+        ("profile run", *(each.runs["profile"] for each in figures)),
+    ]
+    table(("", *(each.precision for each in figures)), rows, folds=True)
+    for each in figures:
+        if each.profile.verdict != "stable":
+            click.echo(f"! {each.precision}: {each.profile.verdict_reason}")
+    if comparison is not None:
+        for line in comparison.headline():
+            click.echo(line)
+    for note in found.notes:
+        click.echo(note)
+
+
+def _latency(figures: Figures) -> str:
+    times = figures.latency_ms
+    off = max(times["median"] - times["median_low"], times["median_high"] - times["median"])
+    return f"{number(times['median'], 'ms')} ± {off:.2g}"
+
+
+def _value(metric: Any) -> float | None:  # noqa: ANN401 - a metric or nothing
+    return None if metric is None else metric.value
+
+
+def _outputs(figures: Sequence[Figures], is_made_up: bool) -> list[str]:
+    first = figures[0].differences
+    cells = [f"as on this machine to {first.max_abs_error:.2g}" if first.max_abs_error else "as on this machine"]
+    for each in figures[1:]:
+        top1 = each.differences.top1_agreement
+        same = "" if top1 is None else f", {top1:.1%} same class"
+        cells.append("mean nothing" if is_made_up else f"cosine {number(each.differences.cosine)} to float{same}")
+    return cells
+
+
+def _packages(python: BoardPython) -> str:
+    return ", ".join(f"{name} {version}" for name, version in python.packages.items())
+
+
+def _as_dict(
+    board: str, python: BoardPython, found: Found, comparison: Comparison | None, report: Path
+) -> dict[str, Any]:
+    return {
+        "device": board,
+        "python": asdict(python),
+        "results": [
+            {
+                "precision": each.precision,
+                "latency_ms": dict(each.latency_ms),
+                "verdict": each.profile.verdict,
+                "verdict_reason": each.profile.verdict_reason,
+                "peak_memory_mb": _value(each.profile.peak_memory_mb),
+                "size_bytes": each.size_bytes,
+                "differences": [asdict(output) for output in each.differences.outputs],
+                "runs": dict(each.runs),
+            }
+            for each in found.figures
+        ],
+        "comparison": None if comparison is None else comparison.headline(),
+        "notes": list(found.notes),
+        "report": str(report.absolute()),
+    }

