@@ -3,6 +3,16 @@
 from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
 from embedl_hub.fleet._evaluate import Score, score
 from embedl_hub.fleet._expand import expand
+from embedl_hub.fleet._matrix import (
+    HIGHER_IS_BETTER,
+    MATRIX_PARAMS,
+    Matrix,
+    MatrixCell,
+    Point,
+    Slot,
+    Standing,
+    matrix_of,
+)
 from embedl_hub.fleet._model import (
     Cell,
     DeviceWish,
@@ -14,6 +24,7 @@ from embedl_hub.fleet._model import (
     SweepOption,
     Target,
 )
+from embedl_hub.fleet._plan_file import SWEEP, plan_of
 from embedl_hub.fleet._read import read_sweep
 from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
@@ -21,6 +32,9 @@ from embedl_hub.fleet._threads import Threads
 from embedl_hub.fleet._work import carry_out
 
 __all__ = [
+    "HIGHER_IS_BETTER",
+    "MATRIX_PARAMS",
+    "SWEEP",
     "Cell",
     "CellResult",
     "CellState",
@@ -28,9 +42,14 @@ __all__ = [
     "Engine",
     "Job",
     "Listener",
+    "Matrix",
+    "MatrixCell",
     "Outcome",
     "Plan",
+    "Point",
     "Score",
+    "Slot",
+    "Standing",
     "Step",
     "StepKind",
     "Sweep",
@@ -43,6 +62,8 @@ __all__ = [
     "carry_out",
     "expand",
     "find_sweep",
+    "matrix_of",
+    "plan_of",
     "plan_sweep",
     "read_sweep",
     "run_sweep",

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from embedl_hub.core.component import CLAIMED
+from embedl_hub.fleet._evaluate import EVALUATES
 from embedl_hub.fleet._model import StepKind
 from embedl_hub.tracking import RunStatus
 
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
     from embedl_hub.tracking import Run
 
 # Smaller is better for all others.
-HIGHER_IS_BETTER = frozenset({"accuracy", "agreement", "cosine", "fps", "quantization_sqnr_db", "calibration_cosine"})
+HIGHER_IS_BETTER = frozenset(
+    {"accuracy", "cosine", "top1_agreement", "fps", "quantization_sqnr_db", "calibration_cosine"}
+)
 # The order in which a reader asks; others follow by name.
-_FIRST = ("latency_median", "latency", "accuracy", "agreement", "cosine", "fps", "peak_memory_mb", "model_size_mb")
+_FIRST = ("latency_median", "latency", "accuracy", "top1_agreement", "cosine", "fps", "peak_memory_mb", "model_size_mb")
 
 
-class CellState(StrEnum):
+class Standing(StrEnum):
     """Where a cell stands."""
 
     DONE = "done"
@@ -47,7 +51,7 @@ class MatrixCell:
     model: str
     option: str
     target: str
-    state: CellState
+    state: Standing
     reason: str | None = None
     verdict: str | None = None
     run_ids: Mapping[StepKind, str] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class MatrixCell:
     @property
     def run_id(self) -> str | None:
         """The run that a reader wants to see first: the profile, else the last."""
-        return self.run_ids.get(StepKind.PROFILE) or next(reversed(self.run_ids.values()), None)
+        return self.run_ids.get(StepKind.PROFILE) or next(reversed([*self.run_ids.values()]), None)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ class Matrix:
         """Return a cell; None where the sweep has none."""
         return self.cells.get((model, option, target))
 
-    def count(self, state: CellState) -> int:
+    def count(self, state: Standing) -> int:
         """Return how many cells stand there."""
         return sum(cell.state is state for cell in self.cells.values())
 
@@ -140,6 +144,10 @@ class Matrix:
         return tuple(found)
 
 
+MATRIX_PARAMS = ("verdict", "from_cache", CLAIMED)
+"""The parameters that the matrix is made from."""
+
+
 def matrix_of(plan: Plan, runs: Iterable[Run]) -> Matrix:
     """Put the runs of a sweep where they belong.
 
@@ -172,20 +180,20 @@ def _by_step(runs: Sequence[Run]) -> Mapping[str, list[Run]]:
     """Return the runs of each step, oldest first: tries that failed, then the one that counts and what judges it."""
     found: defaultdict[str, list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: (run.started_ms, run.id)):
-        if "step" in run.tags:
-            found[run.tags["step"]].append(run)
+        if key := run.tags.get("step") or run.tags.get(EVALUATES):
+            found[key].append(run)
     return found
 
 
 def _cell(plan: Plan, cell: Cell, by_step: Mapping[str, list[Run]]) -> MatrixCell:
-    state, reason, verdict, is_cached = CellState.DONE, None, None, False
+    state, reason, verdict, is_cached = Standing.DONE, None, None, False
     run_ids: dict[StepKind, str] = {}
     metrics: dict[str, float] = {}
     for key in cell.steps:
         runs = by_step.get(key, [])
         main = _main(runs)
         if main is None:
-            state = CellState.WAITING if not run_ids else CellState.RUNNING
+            state = Standing.WAITING if not run_ids else Standing.RUNNING
             break
         run_ids[plan.steps[key].kind] = main.id
         for run in (main, *(run for run in runs if run.type == "EVAL" and run.status is RunStatus.FINISHED)):
@@ -194,7 +202,7 @@ def _cell(plan: Plan, cell: Cell, by_step: Mapping[str, list[Run]]) -> MatrixCel
         verdict = _text(_param(main, "verdict")) or verdict
         if main.status is not RunStatus.FINISHED:
             is_over = main.status in (RunStatus.FAILED, RunStatus.KILLED)
-            state = CellState.FAILED if is_over else CellState.RUNNING
+            state = Standing.FAILED if is_over else Standing.RUNNING
             reason = (main.error or f"The {plan.steps[key].kind} step was stopped.") if is_over else None
             break
     return MatrixCell(
@@ -212,7 +220,7 @@ def _main(runs: Sequence[Run]) -> Run | None:
 def _slots(runs: Sequence[Run]) -> Mapping[str, tuple[Slot, ...]]:
     found: defaultdict[str, list[Slot]] = defaultdict(list)
     for run in runs:
-        claimed = _param(run, "$claimed")
+        claimed = _param(run, CLAIMED)
         if run.device is None or not isinstance(claimed, Mapping):
             continue
         begin, end = claimed.get("from_ms"), claimed.get("until_ms")

@@ -7,7 +7,6 @@ and goes on with the others.
 from __future__ import annotations
 
 import heapq
-import json
 import queue
 import time
 from collections import defaultdict
@@ -20,6 +19,7 @@ from embedl_hub.fleet._engine import Job, Outcome
 from embedl_hub.fleet._evaluate import EVALUATES, evaluate
 from embedl_hub.fleet._expand import expand
 from embedl_hub.fleet._model import Plan, Step, StepKind, Sweep
+from embedl_hub.fleet._plan_file import PLAN_ARTIFACT, SWEEP, plan_as_json
 from embedl_hub.fleet._rank import check_rank
 from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
 from embedl_hub.fleet._targets import find_targets
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from embedl_hub.fleet._model import Cell, Target
     from embedl_hub.tracking import ActiveRun, Run, Store
 
-COMPONENT = "Sweep"
-"""The component that a sweep's own runs name."""
-PLAN_ARTIFACT = "plan"
 _LOOK_EVERY_S = 0.25
 # Enough that no device waits for us, few enough that the order of the plan is kept.
 _JOBS_PER_DEVICE = 2
@@ -96,7 +93,7 @@ def run_sweep(
     plan = sweep if isinstance(sweep, Plan) else plan_sweep(ctx, sweep)
     told = listener or Listener()
     earlier = _earlier_runs(store, resume, ctx.project_name)
-    with ctx.client.start_run(RunType.CUSTOM, plan.name[:100], component=COMPONENT) as run:
+    with ctx.client.start_run(RunType.CUSTOM, plan.name[:100], component=SWEEP) as run:
         sweep_id = resume or run.id
         _record(run, plan, sweep_id)
         done = _done_before(store, plan, earlier, retry_failed=retry_failed)
@@ -111,28 +108,10 @@ def run_sweep(
 
 def find_sweep(store: Store, project: str, name: str) -> str:
     """Return the id of the newest sweep of a name in a project."""
-    where = f"{equal('component', COMPONENT)} and {equal('project', project)} and {equal('name', name[:100])}"
+    where = f"{equal('component', SWEEP)} and {equal('project', project)} and {equal('name', name[:100])}"
     for run in store.find(where, limit=1).runs:
         return run.tags.get("sweep", run.id)
     raise ConfigError(f"Project {project!r} has no sweep {name!r} to go on with; start it without --resume.")
-
-
-def plan_as_json(plan: Plan) -> str:
-    """Return a plan as the document that its sweep's run keeps."""
-    steps = {
-        key: {
-            "kind": step.kind, "toolchain": step.toolchain, "model": step.model, "source": str(step.source),
-            "values": dict(step.values), "target": step.target.name, "after": step.after,
-        }
-        for key, step in plan.steps.items()
-    }  # fmt: skip
-    cells = [
-        {"id": cell.id, "model": cell.model, "option": cell.option, "target": cell.target, "steps": cell.steps}
-        for cell in plan.cells
-    ]
-    targets = {target.name: target.devices for target in plan.targets}
-    document = {"format": 1, "name": plan.name, "targets": targets, "cells": cells, "steps": steps}
-    return json.dumps(document, default=str)
 
 
 def _record(run: ActiveRun, plan: Plan, sweep_id: str) -> None:
@@ -153,9 +132,9 @@ def _earlier_runs(store: Store, sweep_id: str | None, project: str) -> list[Run]
     if sweep_id is None:
         return []
     found = store.tagged("sweep", [sweep_id], params=OUTCOME_PARAMS)
-    if not any(run.component == COMPONENT for run in found):
+    if not any(run.component == SWEEP for run in found):
         raise ConfigError(f"There is no sweep {sweep_id!r} in {store.home} (project {project!r}) to go on with.")
-    if alive := [run.id for run in found if run.component == COMPONENT and run.status is RunStatus.RUNNING]:
+    if alive := [run.id for run in found if run.component == SWEEP and run.status is RunStatus.RUNNING]:
         raise ConfigError(f"The sweep {sweep_id} is still going on (run {alive[0]}); wait for its end, or end it.")
     return found
 

@@ -1,4 +1,4 @@
-"""A run, a comparison or a sweep as one HTML file that needs nothing else: no server, no network, no folder beside it."""
+"""A run, a comparison or a sweep as one HTML file that needs nothing else: no server, no network, no folder."""
 
 from __future__ import annotations
 

@@ -38,6 +38,10 @@ class Scope:
         """Return how many runs meet all conditions."""
         return self.store.count(self._within(where), archived=archived)
 
+    def tagged(self, name: str, values: Sequence[str], *, params: Sequence[str] = ()) -> list[Run]:
+        """Return all runs whose tag has one of these values, with the parameters named."""
+        return [run for run in self.store.tagged(name, values, params=params) if self.sees(run)]
+
     def run(self, run_id: str) -> Run:
         """Return a run with everything it logged."""
         try:

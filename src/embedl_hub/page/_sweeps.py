@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.errors import ConfigError, known
-from embedl_hub.fleet import HIGHER_IS_BETTER, SWEEP, CellState, Matrix, MatrixCell, Point, matrix_of, plan_of
+from embedl_hub.fleet import HIGHER_IS_BETTER, MATRIX_PARAMS, SWEEP, Matrix, MatrixCell, Standing, matrix_of, plan_of
 from embedl_hub.page._scope import NotHereError, quoted
+from embedl_hub.tracking import RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from embedl_hub.fleet import Plan, Point
     from embedl_hub.page._scope import Scope
     from embedl_hub.tracking import Run
 
 _MOST_CELLS = 5000
-_AT_ONCE = 500
 _NEWEST = 100
 # Classes of the style sheet: no page may carry colours of its own.
 _SHADES = 9
@@ -68,7 +69,7 @@ class SweepPage:
     @property
     def failed(self) -> list[MatrixCell]:
         """The cells that failed, each with its reason."""
-        return [cell for cell in self.matrix.cells.values() if cell.state is CellState.FAILED]
+        return [cell for cell in self.matrix.cells.values() if cell.state is Standing.FAILED]
 
     def charts(self) -> dict[str, Any]:
         """Return what the charts are drawn from."""
@@ -103,7 +104,7 @@ def sweep_of(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> SweepPage:
             f"The sweep has {len(plan.cells):,} cells and a page shows at most {_MOST_CELLS:,}; "
             f"its runs are found by the tag sweep = {run_id}, and embedl-hub run table writes them as a table."
         )
-    matrix = matrix_of(plan, _runs_of(scope, run_id))
+    matrix = matrix_of(plan, _runs_of(scope, run, plan))
     choice = _choice(matrix, wishes)
     return SweepPage(
         run=run,
@@ -114,14 +115,14 @@ def sweep_of(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> SweepPage:
     )
 
 
-def _runs_of(scope: Scope, run_id: str) -> Iterator[Run]:
-    after = None
-    while True:
-        page = scope.find([f"tags.sweep = {quoted(run_id)}"], archived=None, after=after, limit=_AT_ONCE)
-        yield from page.runs
-        after = page.after
-        if after is None:
-            return
+def _runs_of(scope: Scope, run: Run, plan: Plan) -> Iterator[Run]:
+    """Return what the sweep ran, and what stands in for steps that it did not run itself."""
+    own = scope.tagged("sweep", [run.tags.get("sweep", run.id)], params=MATRIX_PARAMS)
+    yield from own
+    missing = plan.steps.keys() - {one.tags.get("step") for one in own}
+    if missing and run.ended_ms is not None:
+        taken = scope.tagged("step", sorted(missing), params=MATRIX_PARAMS)
+        yield from (one for one in taken if one.status is RunStatus.FINISHED and one.started_ms < run.ended_ms)
 
 
 def _choice(matrix: Matrix, wishes: Mapping[str, str]) -> Choice:
@@ -144,7 +145,9 @@ def _rows(matrix: Matrix, choice: Choice) -> Iterator[tuple[str, tuple[Shade, ..
     for model in matrix.models:
         cells = [matrix.cell(model, option, target) for target in matrix.targets for option in matrix.options]
         values = [None if cell is None else cell.metrics.get(choice.metric) for cell in cells]
-        shades = _shades(values, values if choice.scale == "model" else every, is_more=choice.metric in HIGHER_IS_BETTER)
+        shades = _shades(
+            values, values if choice.scale == "model" else every, is_more=choice.metric in HIGHER_IS_BETTER
+        )
         yield model, tuple(map(Shade, cells, values, shades))
 
 

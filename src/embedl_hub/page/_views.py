@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from embedl_hub.comparison import compare, unit_of
 from embedl_hub.errors import ConfigError, TrackingError
-from embedl_hub.fleet import CellState
+from embedl_hub.fleet import Standing
 from embedl_hub.page import _json, _table
 from embedl_hub.page._devices import history_of
 from embedl_hub.page._profile import profile_of
@@ -220,7 +220,8 @@ def sweep_answer(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> Answer
     """Return what the page of a sweep shows."""
     found = sweep_of(scope, run_id, wishes)
     context = {
-        "sweep": found, "charts": found.charts(), "states": list(CellState), "unit": unit_of(found.choice.metric), **_now(),
+        "sweep": found, "charts": found.charts(), "states": list(Standing), "unit": unit_of(found.choice.metric),
+        **_now(),
     }  # fmt: skip
 
     def data() -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedl_hub.fleet import Cell, CellState, Plan, Step, StepKind, Target, matrix_of
+from embedl_hub.fleet import Cell, Plan, Standing, Step, StepKind, Target, matrix_of
 from embedl_hub.fleet._matrix import Matrix, MatrixCell, Slot
 from embedl_hub.tracking import LoggedMetric, LoggedParam, Run, RunStatus, Value
 
@@ -27,11 +27,11 @@ def _plan(*cells: tuple[str, str]) -> Plan:
     return Plan("toy", tuple(made), steps)
 
 
-def _run(run_id: str, step: str, kind: str = "PROFILE", *, started_ms: int = 0,
+def _run(run_id: str, step: str, kind: str = "PROFILE", *, tag: str = "step", started_ms: int = 0,
          status: RunStatus = RunStatus.FINISHED, error: str | None = None, metrics: dict[str, float] | None = None,
          params: dict[str, Value] | None = None) -> Run:  # fmt: skip
     return Run(
-        run_id, "project", kind, step, status, started_ms, device="board", error=error, tags={"step": step, "model": "m"},
+        run_id, "project", kind, step, status, started_ms, device="board", error=error, tags={tag: step, "model": "m"},
         metrics=tuple(LoggedMetric(name, value) for name, value in (metrics or {}).items()),
         params={name: LoggedParam(name, value) for name, value in (params or {}).items()},
     )  # fmt: skip
@@ -44,24 +44,24 @@ def _held(*runs: Run, option: str = "float") -> MatrixCell:
 
 
 def test_a_cell_without_runs_waits() -> None:
-    assert _held().state is CellState.WAITING
+    assert _held().state is Standing.WAITING
     assert _held().run_id is None
 
 
 def test_a_cell_goes_on_until_its_last_step_has_ended() -> None:
     compiled = _run("c", "m-compile", "COMPILE", params={"from_cache": True})
-    assert _held(compiled).state is CellState.RUNNING
+    assert _held(compiled).state is Standing.RUNNING
     under_way = _run("p", "m-float-profile", status=RunStatus.RUNNING)
-    assert _held(compiled, under_way).state is CellState.RUNNING
+    assert _held(compiled, under_way).state is Standing.RUNNING
     done = _held(compiled, _run("p", "m-float-profile", metrics={"latency": 2.0}, params={"verdict": "drifting"}))
-    assert (done.state, done.verdict, done.run_id, done.is_cached) == (CellState.DONE, "drifting", "p", True)
+    assert (done.state, done.verdict, done.run_id, done.is_cached) == (Standing.DONE, "drifting", "p", True)
     assert done.metrics == {"latency": 2.0}
 
 
 def test_what_counts_is_the_try_that_finished() -> None:
     failed = _run("one", "m-compile", "COMPILE", started_ms=1, status=RunStatus.FAILED, error="board gone")
     cell = _held(failed)
-    assert (cell.state, cell.reason) == (CellState.FAILED, "board gone")
+    assert (cell.state, cell.reason) == (Standing.FAILED, "board gone")
     again = _run("two", "m-compile", "COMPILE", started_ms=2, metrics={"size": 1.0})
     late = _run("three", "m-compile", "COMPILE", started_ms=3, status=RunStatus.KILLED)
     assert _held(late, again, failed).run_ids == {StepKind.COMPILE: "two"}
@@ -75,21 +75,21 @@ def test_a_stopped_step_has_a_reason_in_words() -> None:
 def test_a_shared_step_counts_for_every_cell_that_needs_it() -> None:
     failed = _run("c", "m-compile", "COMPILE", status=RunStatus.FAILED, error="no")
     matrix = matrix_of(_plan(("m", "float"), ("m", "int8"), ("n", "float")), [failed])
-    assert matrix.count(CellState.FAILED) == 2
-    assert matrix.count(CellState.WAITING) == 1
+    assert matrix.count(Standing.FAILED) == 2
+    assert matrix.count(Standing.WAITING) == 1
     assert (matrix.models, matrix.options, matrix.targets) == (("m", "n"), ("float", "int8"), ("board",))
 
 
 def test_an_evaluation_adds_its_numbers_to_the_cell_it_judges() -> None:
     runs = [_run("c", "m-compile", "COMPILE"), _run("p", "m-float-profile", metrics={"latency": 2.0}),
-            _run("e", "m-float-profile", "EVAL", started_ms=9, metrics={"accuracy": 0.9})]  # fmt: skip
+            _run("e", "m-float-profile", "EVAL", tag="evaluates", started_ms=9, metrics={"accuracy": 0.9})]  # fmt: skip
     cell = _held(*runs)
     assert (cell.run_id, cell.metrics) == ("p", {"latency": 2.0, "accuracy": 0.9})
 
 
 def _of(cells: list[tuple[float, float]]) -> Matrix:
     held = {
-        (str(place), "o", "t"): MatrixCell(str(place), "o", "t", CellState.DONE, metrics={"latency": x, "accuracy": y})
+        (str(place), "o", "t"): MatrixCell(str(place), "o", "t", Standing.DONE, metrics={"latency": x, "accuracy": y})
         for place, (x, y) in enumerate(cells)
     }
     return Matrix("s", tuple(key[0] for key in held), ("o",), ("t",), held, {})
