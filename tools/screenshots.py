@@ -8,6 +8,7 @@ ONNX Runtime, into a store that is thrown away. Needs what ./test installs, and 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import socket
@@ -36,8 +37,10 @@ from embedl_hub.core.profile import ONNXRuntimeProfiler  # noqa: E402
 from embedl_hub.tracking import Store  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import onnx
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 IMAGES = ROOT / "docs/images"
 PROFILED = "mobilenet_v2.compiled.onnx"
@@ -78,33 +81,41 @@ def photograph(tab: Page, address: str, name: str, height: int) -> None:
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size} bytes")
 
 
+@contextlib.contextmanager
+def served(store: Store) -> Iterator[str]:
+    """Serve the page of a store on a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(page.app(lambda: store), log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
+
+
+@contextlib.contextmanager
+def browsing() -> Iterator[Browser]:
+    """Open a browser."""
+    chromium = shutil.which("chromium") or sys.exit("Chromium is needed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
 def main() -> None:
     """Record, serve, photograph."""
-    chromium = shutil.which("chromium") or sys.exit("Chromium is needed: apt-get install chromium")
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         record(Path(name))
-        with Store(Path(name, "home")) as store, socket.create_server(("127.0.0.1", 0)) as listening:
-            server = uvicorn.Server(uvicorn.Config(page.app(lambda: store), log_level="warning", lifespan="off"))
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-            thread.start()
-            try:
-                site = f"http://127.0.0.1:{listening.getsockname()[1]}"
-                profiles = [
-                    run.id for run in store.runs("type = 'PROFILE' and artifacts.input = 'mobilenet_v2.compiled.onnx'")
-                ]
-                with sync_playwright() as playwright:
-                    browser = playwright.chromium.launch(
-                        executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-                    )
-                    tab = browser.new_page(color_scheme="light")
-                    photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)
-                    photograph(tab, f"{site}/runs/{profiles[0]}", "profile", 1180)
-                    photograph(tab, f"{site}/compare?run={profiles[1]}&run={profiles[0]}", "compare", 1120)
-                    browser.close()
-            finally:
-                server.should_exit = True
-                thread.join(30)
+        with Store(Path(name, "home")) as store, served(store) as site, browsing() as browser:
+            profiles = [run.id for run in store.runs(f"type = 'PROFILE' and artifacts.input = '{PROFILED}'")]
+            tab = browser.new_page(color_scheme="light")
+            photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)
+            photograph(tab, f"{site}/runs/{profiles[0]}", "profile", 1180)
+            photograph(tab, f"{site}/compare?run={profiles[1]}&run={profiles[0]}", "compare", 1120)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,9 @@ from embedl_hub.tracking import Client
 
 def addresses(shown: Recorded) -> list[str]:
     return [
-        "/projects", "/runs", "/devices", "/device?name=pi", "/runs/count",
+        "/projects", "/runs", "/devices", "/device?name=pi", "/runs/count", "/sweeps",
+        *(f"/sweeps/{run_id}" for run_id in shown.sweeps.values()),
+        f"/sweeps/{shown.sweeps['sweep']}?metric=accuracy&scale=all&x=accuracy&y=latency_median",
         *(f"/runs/{run_id}" for run_id in (*shown.ids.values(), *shown.hostile)),
         f"/compare?run={shown.ids['slow']}&run={shown.ids['fast']}",
         f"/compare?run={shown.ids['train']}&run={shown.ids['failed']}&run={shown.ids['fast']}",
@@ -396,3 +398,34 @@ def test_what_is_missing_is_named_with_its_line(shown: Recorded, monkeypatch: py
     monkeypatch.setattr(_entry, "_NEEDED", ("starlette", "no_such_package"))
     with pytest.raises(ValueError, match=r"needs no_such_package.*pip install 'edgeproof-hub\[ui\]'"):
         page.app(lambda: shown.store)
+
+
+def test_a_sweep_is_a_heat_map_with_every_verdict(visitor: TestClient, shown: Recorded) -> None:
+    """Every number in its place and colour, what failed with its reason, each a link to its run."""
+    sweep = shown.sweeps["sweep"]
+    html = visitor.get(f"/sweeps/{sweep}").text
+    rows = re.findall(r'<tr><th scope="row" class="text">(small|large)</th>(.*?)</tr>', html, re.DOTALL)
+    assert [name for name, _ in rows] == ["small", "large"]
+    for _, cells in rows:
+        shades = re.findall(r"shade-(\d)", cells)
+        assert len(shades) == 4
+        assert {"0", "8"} <= set(shades), "within a model the colours go from the best to the worst"
+        assert len(re.findall(r'href="/runs/[0-9a-f]+"', cells)) == 4
+    assert "large does not fit" in html
+    assert html.count('<span class="mark">drifting</span>') == 3
+    both = re.findall(r"shade-(\d)", visitor.get(f"/sweeps/{sweep}?scale=all").text)
+    assert both.count("0") < 3, "over all cells only the best are light"
+    data = visitor.get(f"/sweeps/{sweep}.json").json()
+    assert [cell["state"] for cell in data["cells"]].count("failed") == 1
+    assert data["slots"]["nano"][0]["from_ms"] == 0
+
+
+@pytest.mark.parametrize("query", ["metric=nothing", "x=nothing", "scale=wide"])
+def test_a_number_that_no_cell_has_is_said(visitor: TestClient, shown: Recorded, query: str) -> None:
+    answer = visitor.get(f"/sweeps/{shown.sweeps['sweep']}?{query}")
+    assert answer.status_code == 400
+    assert "latency_median" in answer.text or "model" in answer.text
+
+
+def test_a_run_that_is_no_sweep_has_no_matrix(visitor: TestClient, shown: Recorded) -> None:
+    assert visitor.get(f"/sweeps/{shown.ids['fast']}").status_code == 404
