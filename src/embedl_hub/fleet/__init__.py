@@ -1,6 +1,7 @@
 """Sweeps: many models, many options, many boards, on threads of this machine or another engine."""
 
 from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
+from embedl_hub.fleet._engines import find_engine
 from embedl_hub.fleet._evaluate import Score, score
 from embedl_hub.fleet._expand import expand
 from embedl_hub.fleet._model import (
@@ -14,13 +15,16 @@ from embedl_hub.fleet._model import (
     SweepOption,
     Target,
 )
+from embedl_hub.fleet._progress import Progress, TargetProgress
 from embedl_hub.fleet._read import read_sweep
 from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
+from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._threads import Threads
 from embedl_hub.fleet._work import carry_out
 
 __all__ = [
+    "HERE",
     "Cell",
     "CellResult",
     "CellState",
@@ -30,6 +34,7 @@ __all__ = [
     "Listener",
     "Outcome",
     "Plan",
+    "Progress",
     "Score",
     "Step",
     "StepKind",
@@ -38,10 +43,12 @@ __all__ = [
     "SweepOption",
     "SweepResult",
     "Target",
+    "TargetProgress",
     "Threads",
     "Workers",
     "carry_out",
     "expand",
+    "find_engine",
     "find_sweep",
     "plan_sweep",
     "read_sweep",
