@@ -12,6 +12,8 @@ from embedl_hub.core.device._local import LocalCommandRunner
 from embedl_hub.core.device._measuring import MeasuringConfig
 from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
 from embedl_hub.core.device._qai_hub import QAIHubConfig
+from embedl_hub.core.device._query import Clause, DeviceQuery
+from embedl_hub.core.device._recall import recall_spec, remember_spec
 from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner, Lease, LeasingRunner
 from embedl_hub.core.device._spec import DeviceSpec
 from embedl_hub.core.device._ssh import SSHCommandRunner
@@ -24,10 +26,12 @@ __all__ = [
     "AWSConfig",
     "AnyPath",
     "Board",
+    "Clause",
     "CommandResult",
     "CommandRunner",
     "Device",
     "DeviceKind",
+    "DeviceQuery",
     "DeviceSpec",
     "EmbedlLiteRTConfig",
     "EmbedlONNXRuntimeConfig",
@@ -49,5 +53,7 @@ __all__ = [
     "load_devices",
     "make_device",
     "read_devices",
+    "recall_spec",
     "register_device_kind",
+    "remember_spec",
 ]
