@@ -11,6 +11,7 @@ from embedl_hub.core.device._litert import EmbedlLiteRTConfig, LiteRTConfig
 from embedl_hub.core.device._local import LocalCommandRunner
 from embedl_hub.core.device._measuring import MeasuringConfig
 from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
+from embedl_hub.core.device._pools import Pool, load_pools, make_pool
 from embedl_hub.core.device._qai_hub import QAIHubConfig
 from embedl_hub.core.device._query import Clause, DeviceQuery
 from embedl_hub.core.device._recall import recall_spec, remember_spec
@@ -42,6 +43,7 @@ __all__ = [
     "LocalConfig",
     "MeasuringConfig",
     "ONNXRuntimeConfig",
+    "Pool",
     "ProviderConfig",
     "QAIHubConfig",
     "SSHCommandRunner",
@@ -51,7 +53,9 @@ __all__ = [
     "device_kind_names",
     "find_device_kind",
     "load_devices",
+    "load_pools",
     "make_device",
+    "make_pool",
     "read_devices",
     "recall_spec",
     "register_device_kind",

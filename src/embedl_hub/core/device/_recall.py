@@ -49,13 +49,14 @@ def remember_spec(home: Path | None, device: Device, found: DeviceSpec) -> None:
     path = _path(home, device)
     if path is None:
         return
-    text = json.dumps({"device": device.name, "reached_by": _way(device), "spec": asdict(found)}, indent=1)
+    content = {"device": device.name, "reached_by": _way(device), "spec": asdict(found)}
+    text = json.dumps(content, indent=1).encode()
     try:
-        if path.exists() and path.read_text(encoding="utf-8") == text:
+        if path.exists() and path.read_bytes() == text:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(text)
         part.replace(path)
     except OSError as error:
         _LOG.info("What device %r is cannot be kept in %s: %s", device.name, path, error)
