@@ -210,14 +210,13 @@ class HubContext:
 
     def _ask(self, names: Iterable[str]) -> None:
         """Have boards say what they are that never did; those that do not answer stay unknown."""
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - importing the core must cost nothing
 
         def ask(name: str) -> None:
             try:
                 self.device_spec(name)
             except DeviceError as error:
                 _LOG.info("Device %r could not be asked what it is: %s", name, error)
-
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - importing the core must cost nothing
 
         unknown = [name for name in names if name in self._boards and self.known_spec(name).architecture is None]
         if unknown:

@@ -137,11 +137,14 @@ class HealthWatch:
             self._lock.notify_all()
 
     def settled(self, name: str, timeout_s: float | None = None) -> Health:
-        """Return how a device is once the checks that were asked for have ended, or after ``timeout_s``."""
+        """Return how a device is once the checks that were asked for have ended, or after ``timeout_s``.
+
+        A check that hangs has ended when it is given up.
+        """
         with self._lock:
             board = self._board(name)
             wanted = board.asked
-            self._lock.wait_for(lambda: board.answered >= wanted or self._stops, timeout_s)
+            self._lock.wait_for(lambda: board.answered >= wanted or board.is_given_up or self._stops, timeout_s)
             return board.health
 
     def wait_for_change(self, timeout_s: float | None = None, *, seen: int | None = None) -> bool:
@@ -201,7 +204,6 @@ class HealthWatch:
                 )
                 board.thread.start()
             elif board.thread is not None and not board.is_given_up and now >= board.started + self._limits.whole_s:
-                board.is_given_up = True
                 overdue.append(name)
         return overdue
 
@@ -230,7 +232,9 @@ class HealthWatch:
             check = HealthCheck("hangs", "failed", says, f"Look at the board, then: embedl-hub device health {name}")
             health = record_failure(self._ctx, name, check).health
         with self._lock:
-            if self._boards[name].is_given_up:
+            # It may have ended while this was written down.
+            if self._boards[name].thread is not None:
+                self._boards[name].is_given_up = True
                 self._take(name, health)
                 self._lock.notify_all()
 

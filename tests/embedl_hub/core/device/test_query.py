@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -184,6 +185,16 @@ def test_sizes_on_sale_are_told_apart() -> None:
         assert not same_size(int(size * 1.0), int(larger * 0.92))
 
 
-def test_every_kind_of_accelerator_has_words() -> None:
-    """A kind means at least its own name."""
-    assert all(kind in words for kind, words in ACCELERATORS.items())
+def test_every_kind_of_accelerator_is_documented() -> None:
+    """A kind means at least its own name, and its words stand in the how-to."""
+    page = (Path(__file__).parents[4] / "docs/how-to/keep-boards-healthy.md").read_text()
+    for kind, words in ACCELERATORS.items():
+        assert kind in words
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{kind}` | {kind},")]
+        assert all(word in row or word in ACCELERATORS["tpu"] for word in words)
+
+
+def test_every_unit_is_documented() -> None:
+    """So that 4GB need not be guessed."""
+    page = (Path(__file__).parents[4] / "docs/how-to/keep-boards-healthy.md").read_text()
+    assert all(f"`{unit}`" in page for unit in UNITS)
