@@ -25,11 +25,13 @@ from embedl_hub.fleet import (
     read_sweep,
     run_sweep,
 )
+from embedl_hub.health import HealthWatch
 from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from embedl_hub.core import HubContext
     from embedl_hub.fleet import CellResult, Outcome, Plan, Step, Sweep, SweepResult
 
 _NEWEST = "newest"
@@ -46,6 +48,7 @@ _MOST_ROWS = 200
 @click.option("--retry-failed", is_flag=True, help="With --resume, try again what failed on the model's own account.")
 @click.option("--engine", default="threads", show_default=True, help="Who places the work.")
 @click.option("--reuse-measurements", is_flag=True, help="Take earlier profiles and answers of the very same steps.")
+@click.option("--watch-health/--no-watch-health", default=True, help="Check boards on a schedule and after failures.")
 @click.option("--project", help="Record under this project; the one in use if not given.")
 @home_option
 @json_option
@@ -59,6 +62,7 @@ def command(  # noqa: PLR0913 - options
     retry_failed: bool,
     engine: str,
     reuse_measurements: bool,
+    watch_health: bool,
     project: str | None,
     home: Path | None,
     as_json: bool,
@@ -81,13 +85,30 @@ def command(  # noqa: PLR0913 - options
         assert store is not None  # noqa: S101 - the command line always tracks
         if resume == _NEWEST:
             resume = find_sweep(store, hub.project_name, sweep.name)
-        with _watching(written, as_json=as_json) as listener:
+        with _watching(written, as_json=as_json) as listener, _health(hub, written, watch=watch_health) as health:
             result = run_sweep(
-                hub, written, engine=find_engine(engine), resume=resume, retry_failed=retry_failed, listener=listener
+                hub,
+                written,
+                engine=find_engine(engine),
+                resume=resume,
+                retry_failed=retry_failed,
+                listener=listener,
+                health=health,
             )
     _tell(result, as_json=as_json)
     if result.count(CellState.DONE) < len(result.cells):
         ctx.exit(1)
+
+
+@contextlib.contextmanager
+def _health(hub: HubContext, plan: Plan, *, watch: bool) -> Iterator[HealthWatch | None]:
+    """Watch over the devices of a sweep, where there is a board among them."""
+    names = {name for target in plan.targets for name in target.devices}
+    if not watch or all(hub.devices[name].runner is None for name in names):
+        yield None
+        return
+    with HealthWatch(hub, names=sorted(names)) as health:
+        yield health
 
 
 def _where(sweep: Sweep, home: Path | None) -> Sweep:

@@ -10,6 +10,7 @@ import hashlib
 import heapq
 import json
 import queue
+import threading
 import time
 from collections import defaultdict
 from concurrent.futures import CancelledError, Future
@@ -29,9 +30,10 @@ from embedl_hub.fleet._work import FAULT, MODELS_FAULT, OUTCOME_PARAMS, finished
 from embedl_hub.tracking import RunStatus, RunType, equal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from embedl_hub.core import HubContext
+    from embedl_hub.core.device import Pool
     from embedl_hub.fleet._engine import Engine, Workers
     from embedl_hub.fleet._model import Cell, Target
     from embedl_hub.tracking import ActiveRun, Run, Store
@@ -45,6 +47,7 @@ _JOBS_PER_DEVICE = 2
 # Without a watch over the boards' health: one that fails this often in a row is left alone.
 _MOST_FAULTS = 3
 _BOARD_WAIT_S = 300.0
+_CHECK_WAIT_S = 120.0
 
 
 class Health(Protocol):
@@ -58,10 +61,20 @@ class Health(Protocol):
         """Tell whether a board may get work."""
         ...
 
+    def settled(self, name: str, timeout_s: float | None = None) -> object:
+        """Wait until what was reported of a board has been looked into."""
+        ...
 
-def plan_sweep(ctx: HubContext, sweep: Sweep) -> Plan:
-    """Write a sweep out for the devices of a context, or say everything that is wrong with it."""
-    targets, problems = find_targets(ctx, sweep.devices)
+
+def plan_sweep(ctx: HubContext, sweep: Sweep, *, pools: Mapping[str, Pool] | None = None) -> Plan:
+    """Write a sweep out for the devices of a context, or say everything that is wrong with it.
+
+    Args:
+        ctx: An open context.
+        sweep: The sweep.
+        pools: The pools that it may name; those of the home's devices if not given.
+    """
+    targets, problems = find_targets(ctx, sweep.devices, pools)
     if sweep.rank:
         problems += check_rank(sweep)
     check_sweep(sweep, problems)
@@ -229,6 +242,8 @@ class _Driver:
         self._ready: dict[str, list[tuple[int, str]]] = {target.name: [] for target in plan.targets}
         self._flying: dict[str, Future[Outcome]] = {}
         self._ended: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._checking: set[str] = set()
+        self._checked: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._cells = _Cells(plan)
         self._judge = _Judge(ctx, plan, sweep_id, self._outcomes, listener)
 
@@ -237,6 +252,10 @@ class _Driver:
         self._listener.began(self._id, self._plan, dict(self._outcomes))
         self._begin()
         while self._open_steps():
+            while not self._checked.empty():
+                key = self._checked.get()
+                self._checking.remove(key)
+                self._queue(key)
             workers.set_devices_out(self._boards.out())
             self._submit(workers)
             self._give_up_on_boards()
@@ -307,7 +326,9 @@ class _Driver:
             if outcome.device is not None:
                 self._avoid[key].add(outcome.device)
             self._listener.said(f"{_title(step)} is tried again: {_first_line(outcome.error)}")
-            self._queue(key)
+            # Not before somebody has looked at the board: the next try would meet the same.
+            self._checking.add(key)
+            self._boards.when_checked(outcome, lambda: self._checked.put(key))
             return
         self._settle(key, outcome)
 
@@ -338,8 +359,8 @@ class _Driver:
     def _give_up_on_boards(self) -> None:
         """End the cells of targets without a board, once nothing else is left to do and waiting has had its time."""
         held = [target for target in self._plan.targets if self._boards.are_all_out(target) and self._waits_for(target)]
-        busy = [key for key in self._flying if self._plan.steps[key].target not in held]
-        if not held or busy or any(self._ready[name.name] for name in self._plan.targets if name not in held):
+        others = [target for target in self._plan.targets if target not in held]
+        if not held or self._checking or any(map(self._waits_for, others)):
             self._held_since = None
             return
         now = time.monotonic()
@@ -399,6 +420,21 @@ class _Boards:
         self._faults[name] = self._faults[name] + 1 if is_fault else 0
         if is_fault and self._health is not None:
             self._health.report_failure(name)
+
+    def when_checked(self, outcome: Outcome, then: Callable[[], None]) -> None:
+        """Call when it is known how the board of a failed job is; at once where nobody looks after boards."""
+        health, name = self._health, outcome.device
+        if health is None or name is None or not outcome.is_boards_fault:
+            then()
+            return
+
+        def wait() -> None:
+            try:
+                health.settled(name, _CHECK_WAIT_S)
+            finally:
+                then()
+
+        threading.Thread(target=wait, name=f"edgeproof-sweep-check-{name}", daemon=True).start()
 
     def are_all_out(self, target: Target) -> bool:
         """Tell whether a target has no board left; this machine is never out."""
