@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from embedl_hub.core import HubContext
-    from embedl_hub.fleet import CellResult, Outcome, Plan, Step, Sweep, SweepResult
+    from embedl_hub.fleet import CellResult, Outcome, Plan, Ranking, Step, Sweep, SweepResult
 
 _NEWEST = "newest"
 _SHOWN = (("latency_median", "ms"), ("latency", "ms"), ("accuracy", ""), ("top1_agreement", ""), ("cosine", ""))
@@ -259,10 +259,25 @@ def _tell(result: SweepResult, *, as_json: bool) -> None:
         rows.setdefault((each.cell.model, each.cell.option), {})[each.cell.target] = words
     shown = [(*names, *(cells.get(name, "-") for name in targets)) for names, cells in rows.items()]
     table(("model", "option", *targets), shown[:_MOST_ROWS])
+    for ranking in result.rankings:
+        click.echo(f"{ranking.model} on {ranking.target}: {_order(ranking)}")
     for each in [each for each in result.cells if each.state is not CellState.DONE][:_MOST_ROWS]:
         click.echo(f"{each.cell.id} {each.state}: {_short(each.reason)}")
     counts = ", ".join(f"{result.count(state)} {state}" for state in CellState if result.count(state))
     click.echo(f"Sweep {result.id}: {counts}. Look at it: embedl-hub ui, then /sweeps/{result.id}")
+
+
+def _order(ranking: Ranking) -> str:
+    """Return a ranking for people: what is not shown to differ has a question mark between."""
+    if ranking.error is not None:
+        return f"not ranked: {_short(ranking.error)}"
+    words = []
+    for place in ranking.options:
+        words.append(f"{place.option} {number(place.latency_median, 'ms')}")
+        if place.ratio_to_next is not None:
+            sign = "<" if place.is_told_apart else "<?"
+            words.append(f"{sign} (× {place.ratio_to_next:.3f})")
+    return " ".join(words)
 
 
 def _result_facts(result: SweepResult) -> dict[str, Any]:
@@ -282,6 +297,7 @@ def _result_facts(result: SweepResult) -> dict[str, Any]:
             }
             for each in result.cells
         ],
+        "rankings": [asdict(ranking) for ranking in result.rankings],
     }  # fmt: skip
 
 

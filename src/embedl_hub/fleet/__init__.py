@@ -17,7 +17,7 @@ from embedl_hub.fleet._model import (
 )
 from embedl_hub.fleet._progress import Progress, TargetProgress
 from embedl_hub.fleet._read import read_sweep
-from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
+from embedl_hub.fleet._results import CellResult, CellState, Listener, RankedOption, Ranking, SweepResult
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
 from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._threads import Threads
@@ -35,6 +35,8 @@ __all__ = [
     "Outcome",
     "Plan",
     "Progress",
+    "RankedOption",
+    "Ranking",
     "Score",
     "Step",
     "StepKind",

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from concurrent.futures import CancelledError, Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from embedl_hub.errors import ConfigError, HubError, TrackingError, WorkerLostError
@@ -22,7 +23,7 @@ from embedl_hub.fleet._engine import Job, Outcome
 from embedl_hub.fleet._evaluate import EVALUATES, evaluate
 from embedl_hub.fleet._expand import expand
 from embedl_hub.fleet._model import Plan, Step, StepKind, Sweep
-from embedl_hub.fleet._rank import check_rank
+from embedl_hub.fleet._rank import check_rank, rank_options
 from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
 from embedl_hub.fleet._targets import find_targets
 from embedl_hub.fleet._threads import Threads
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.device import Pool
     from embedl_hub.fleet._engine import Engine, Workers
     from embedl_hub.fleet._model import Cell, Target
+    from embedl_hub.fleet._results import Ranking
     from embedl_hub.tracking import ActiveRun, Run, Store
 
 COMPONENT = "Sweep"
@@ -117,6 +119,8 @@ def run_sweep(
         driver = _Driver(ctx, plan, sweep_id, done, told, health, board_wait_s)
         with (engine or Threads()).open(ctx, plan.targets) as workers:
             result = driver.drive(workers)
+        if plan.settings is not None and plan.settings.rank:
+            result = replace(result, rankings=driver.rank())
         if not wait_for_store(store):
             raise TrackingError(f"The sweep {sweep_id} ended, but the store does not answer; resume it when it does.")
         run.log_batch(metrics=[(f"cells_{state}", float(result.count(state)), None) for state in CellState])
@@ -265,6 +269,10 @@ class _Driver:
                 continue
         self._judge.judge_rest()
         return SweepResult(self._id, self._plan, tuple(map(self._result, self._plan.cells)), self._before)
+
+    def rank(self) -> tuple[Ranking, ...]:
+        """Hold the options of each model against each other, once the engine has let go of the boards."""
+        return rank_options(self._ctx, self._plan, self._id, self._outcomes, self._boards.out())
 
     def _result(self, cell: Cell) -> CellResult:
         return self._cells.result(cell, self._outcomes, self._skipped, self._judge.scores)

@@ -126,6 +126,8 @@ def test_everything_wrong_with_a_sweep_is_said_before_anything_runs(tmp_path: Pa
         f"model 'gone': there is no {tmp_path / 'gone.onnx'}",
         "there is no device 'z'; the context has: 'x'",
         "model 'gone' has labels but no data 'test'",
+        "rank = true needs two options or more; there is 1",
+        "rank = true: Models of 'plain' cannot be measured in turns",
     ):
         assert part in str(caught.value), part
     with temporary_context([plain_device("x")]) as ctx:
