@@ -239,7 +239,7 @@ def _answers(ratios: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _middle(rows: Sequence[dict[str, Any]], side: str) -> float:
-    return statistics.median(row[side]["seconds"] for row in rows)
+    return statistics.median(float(row[side]["seconds"]) for row in rows)
 
 
 def _say(text: str) -> None:

@@ -21,7 +21,7 @@ def machine(random: np.random.Generator) -> Floats:
     steps = np.arange(ROUNDS)
     busy = np.repeat(random.random(ROUNDS // 10) < 0.3, 10)
     wave = 0.2 * np.sin(steps / random.uniform(5, 50) + random.uniform(0, 6))
-    return (1 + 0.3 * steps / ROUNDS + wave) * np.where(busy, 2.0, 1.0)  # type: ignore[no-any-return]
+    return (1 + 0.3 * steps / ROUNDS + wave) * np.where(busy, 2.0, 1.0)
 
 
 def own_noise(random: np.random.Generator, *, correlation: float = 0.0, loading: float = 0.0) -> Floats:
@@ -31,7 +31,7 @@ def own_noise(random: np.random.Generator, *, correlation: float = 0.0, loading:
         noise[number] += correlation * noise[number - 1]
     spikes = np.where(random.random(ROUNDS) < 0.05, random.exponential(2.0, ROUNDS), 0.0)
     places = np.repeat(random.normal(size=ROUNDS // 20) * loading, 20)
-    return np.exp(noise + spikes + places)  # type: ignore[no-any-return]
+    return np.exp(noise + spikes + places)
 
 
 def simulated(
