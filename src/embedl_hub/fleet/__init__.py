@@ -1,5 +1,6 @@
 """Sweeps: many models, many options, many boards, on threads of this machine or another engine."""
 
+from embedl_hub.fleet._boards import Health
 from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
 from embedl_hub.fleet._engines import find_engine
 from embedl_hub.fleet._evaluate import Score, score
@@ -30,6 +31,7 @@ __all__ = [
     "CellState",
     "DeviceWish",
     "Engine",
+    "Health",
     "Job",
     "Listener",
     "Outcome",
