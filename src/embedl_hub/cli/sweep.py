@@ -85,16 +85,20 @@ def command(  # noqa: PLR0913 - options
         assert store is not None  # noqa: S101 - the command line always tracks
         if resume == _NEWEST:
             resume = find_sweep(store, hub.project_name, sweep.name)
-        with _watching(written, as_json=as_json) as listener, _health(hub, written, watch=watch_health) as health:
-            result = run_sweep(
-                hub,
-                written,
-                engine=find_engine(engine),
-                resume=resume,
-                retry_failed=retry_failed,
-                listener=listener,
-                health=health,
-            )
+        try:
+            with _watching(written, as_json=as_json) as listener, _health(hub, written, watch=watch_health) as health:
+                result = run_sweep(
+                    hub,
+                    written,
+                    engine=find_engine(engine),
+                    resume=resume,
+                    retry_failed=retry_failed,
+                    listener=listener,
+                    health=health,
+                )
+        except KeyboardInterrupt:
+            click.echo(f"Stopped; what is done is kept. Go on with: embedl-hub sweep {plan} --resume", err=True)
+            raise
     _tell(result, as_json=as_json)
     if result.count(CellState.DONE) < len(result.cells):
         ctx.exit(1)
