@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 SWEEP = "Sweep"
 """The component of a sweep's own run, to find sweeps by."""
-PLAN_ARTIFACT = "plan"
-"""The artifact of a sweep's run that holds its plan."""
+PLAN_ARTIFACT, PLAN_DIGEST = "plan", "plan_digest"
+"""The artifact of a sweep's run that holds its plan, and the parameter that knows it by its content."""
 _FORMAT = 1
 
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.errors import ConfigError, known
-from embedl_hub.fleet import HIGHER_IS_BETTER, MATRIX_PARAMS, SWEEP, Matrix, MatrixCell, Standing, matrix_of, plan_of
+from embedl_hub.fleet import (
+    HIGHER_IS_BETTER,
+    MATRIX_PARAMS,
+    PLAN_ARTIFACT,
+    SWEEP,
+    Matrix,
+    MatrixCell,
+    Standing,
+    matrix_of,
+    plan_of,
+)
 from embedl_hub.page._scope import NotHereError, quoted
 from embedl_hub.tracking import RunStatus
 
@@ -98,7 +108,7 @@ def sweep_of(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> SweepPage:
     run = scope.run(run_id)
     if run.component != SWEEP:
         raise NotHereError(f"Run {run_id!r} is no sweep.")
-    plan = plan_of(run)
+    plan = plan_of(_keeper(scope, run))
     if len(plan.cells) > _MOST_CELLS:
         raise ConfigError(
             f"The sweep has {len(plan.cells):,} cells and a page shows at most {_MOST_CELLS:,}; "
@@ -113,6 +123,11 @@ def sweep_of(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> SweepPage:
         rows=tuple(_rows(matrix, choice)),
         points={target: matrix.front(target, choice.x, choice.y) for target in matrix.targets},
     )
+
+
+def _keeper(scope: Scope, run: Run) -> Run:
+    """Return the run that keeps the plan: one that went on with the same plan has none of its own."""
+    return run if PLAN_ARTIFACT in run.artifacts else scope.run(run.tags.get("sweep", run.id))
 
 
 def _runs_of(scope: Scope, run: Run, plan: Plan) -> Iterator[Run]:

@@ -234,7 +234,12 @@ def sweep_answer(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> Answer
 def devices(visit: Visit) -> Answer:
     """Show the devices that runs were made on."""
     found = visit.scope.devices()
-    return Answer("devices.html", lambda: {"devices": _json.plain(found)}, {"devices": found, **_now()})
+    health = visit.scope.health(device.name for device in found)
+
+    def rows() -> dict[str, object]:
+        return {"devices": [{**vars(one), "health": _json.plain(health[one.name])} for one in found]}
+
+    return Answer("devices.html", rows, {"devices": found, "health": health, **_now()})
 
 
 def device(visit: Visit) -> Answer:
