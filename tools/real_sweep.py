@@ -114,7 +114,8 @@ def write_networks(folder: Path) -> list[str]:
             np.save(folder / f"{name}-labels.npy", labels)
             named["labels"] = f"{name}-labels.npy"
         listed = ", ".join(f'{key} = "{file}"' for key, file in named.items())
-        tables.append(f'[models.{name}]\npath = "{path.relative_to(folder)}"\ndata = {{ {listed} }}\n')
+        shape = f"compile = {{ input_shape = {list(model.input_shape)} }}\n" if model.input_shape else ""
+        tables.append(f'[models.{name}]\npath = "{path.relative_to(folder)}"\n{shape}data = {{ {listed} }}\n')
     return tables
 
 
@@ -128,11 +129,9 @@ steps = ["compile", "profile", "invoke"]
 timeout_s = 900
 
 [options.float]
-invoke = { input_data = "$test" }
 
 [options.int8]
 compile = { calibration_data = "$calibration", per_channel = true }
-invoke = { input_data = "$test" }
 
 [devices]
 names = ["here", "ssh board", "aarch64 (emulated)"]

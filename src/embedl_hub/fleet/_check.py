@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.core.component import RunType
 from embedl_hub.core.steps import find_component, options_of
 from embedl_hub.errors import ConfigError, known
-from embedl_hub.fleet._expand import LABELS, TEST_DATA
+from embedl_hub.fleet._expand import LABELS, TEST_DATA, written_values
 from embedl_hub.fleet._model import StepKind
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.core.component import Component
     from embedl_hub.core.steps import StepOption
-    from embedl_hub.fleet._model import Sweep, SweepOption
+    from embedl_hub.fleet._model import Sweep, SweepModel, SweepOption
 
 RUN_TYPES = {StepKind.COMPILE: RunType.COMPILE, StepKind.PROFILE: RunType.PROFILE, StepKind.INVOKE: RunType.INFERENCE}
 
@@ -63,31 +63,46 @@ def _step_problems(sweep: Sweep) -> Iterator[str]:
         except ConfigError as error:
             yield str(error)
             continue
+        for who, steps, models in _holders(sweep):
+            yield from _value_problems(f"{who}, {kind}", steps.get(kind, {}), options, models)
         for option in sweep.options:
-            yield from _value_problems(sweep, option, kind, options)
+            yield from _missing_values(sweep, option, kind, options)
+    for who, steps, _ in _holders(sweep):
+        if unused := set(steps) - set(sweep.steps):
+            yield f"{who} has values for {known(unused)}, which is no step of this sweep"
+
+
+def _holders(sweep: Sweep) -> Iterator[tuple[str, Mapping[StepKind, Mapping[str, Any]], tuple[SweepModel, ...]]]:
+    """Return whoever holds values of steps, what to call it, and the models its values go to."""
     for option in sweep.options:
-        if unused := set(option.steps) - set(sweep.steps):
-            yield f"option {option.name!r} has values for {known(unused)}, which is no step of this sweep"
+        yield f"option {option.name!r}", option.steps, sweep.models
+    for model in sweep.models:
+        if model.steps:
+            yield f"model {model.name!r}", model.steps, (model,)
 
 
 def _value_problems(
-    sweep: Sweep, option: SweepOption, kind: StepKind, options: Mapping[str, StepOption]
+    where: str, values: Mapping[str, Any], options: Mapping[str, StepOption], models: tuple[SweepModel, ...]
 ) -> Iterator[str]:
-    values = option.steps.get(kind, {})
-    where = f"option {option.name!r}, {kind}"
     if unknown := set(values) - set(options):
         yield f"{where} has no {known(unknown)}; known: {known(options)}"
     for name, value in values.items():
         if isinstance(value, str) and value.startswith("$"):
-            for model in sweep.models:
+            for model in models:
                 if value[1:] not in model.data:
                     yield f"{where}: model {model.name!r} has no data {value[1:]!r}; it has: {known(model.data)}"
         elif not _is_plain(value):
             yield f"{where}: {name} is {value!r:.60}; a sweep takes text, numbers, lists and paths"
-    for name in (name for name, each in options.items() if each.is_required and name not in values):
-        for model in sweep.models:
-            if not (kind is StepKind.INVOKE and name == "input_data" and TEST_DATA in model.data):
-                yield f"{where} needs {name!r}: give it, or give model {model.name!r} data {TEST_DATA!r}"
+
+
+def _missing_values(
+    sweep: Sweep, option: SweepOption, kind: StepKind, options: Mapping[str, StepOption]
+) -> Iterator[str]:
+    required = {name for name, each in options.items() if each.is_required}
+    for model in sweep.models:
+        for name in sorted(required - written_values(model, option, kind).keys()):
+            where = f"option {option.name!r}, {kind}"
+            yield f"{where} needs {name!r}: give it, or give model {model.name!r} data {TEST_DATA!r}"
 
 
 def _file_problems(sweep: Sweep) -> Iterator[str]:
@@ -99,11 +114,11 @@ def _file_problems(sweep: Sweep) -> Iterator[str]:
                 yield f"model {model.name!r}: there is no {path} for its data {name!r}"
         if LABELS in model.data and TEST_DATA not in model.data:
             yield f"model {model.name!r} has labels but no data {TEST_DATA!r} that they belong to"
-    for option in sweep.options:
-        for kind, values in option.steps.items():
+    for who, steps, _ in _holders(sweep):
+        for kind, values in steps.items():
             for name, value in values.items():
                 if isinstance(value, Path) and not value.exists():
-                    yield f"option {option.name!r}, {kind}: there is no {value} for {name!r}"
+                    yield f"{who}, {kind}: there is no {value} for {name!r}"
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401 - whatever somebody wrote

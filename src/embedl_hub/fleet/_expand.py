@@ -39,11 +39,16 @@ def expand(sweep: Sweep, targets: tuple[Target, ...]) -> Plan:
 
 
 def values_of(model: SweepModel, option: SweepOption, kind: StepKind) -> dict[str, Any]:
-    """Return the keywords of a step, with the model's own data where an option says ``$name``."""
-    values = dict(option.steps.get(kind, {}))
+    """Return the keywords of a step, with the model's own data where one says ``$name``."""
+    return {name: _resolved(model, value) for name, value in written_values(model, option, kind).items()}
+
+
+def written_values(model: SweepModel, option: SweepOption, kind: StepKind) -> dict[str, Any]:
+    """Return the keywords of a step as they are written."""
+    values = {**model.steps.get(kind, {}), **option.steps.get(kind, {})}
     if kind is StepKind.INVOKE and TEST_DATA in model.data:
         values.setdefault("input_data", f"${TEST_DATA}")
-    return {name: _resolved(model, value) for name, value in values.items()}
+    return values
 
 
 def _resolved(model: SweepModel, value: Any) -> Any:  # noqa: ANN401 - whatever an option says

@@ -30,11 +30,13 @@ class SweepModel:
         name: What rows of the matrix call it.
         path: The file or folder.
         data: Files of this model by a name that options refer to as ``$name``: calibration, inputs, labels.
+        steps: Keywords that this model alone needs, such as its input shape, by step; an option's go before them.
     """
 
     name: str
     path: Path
     data: Mapping[str, Path] = field(default_factory=dict)
+    steps: Mapping[StepKind, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

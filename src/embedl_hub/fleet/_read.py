@@ -8,6 +8,7 @@
 
     [models.resnet]
     path = "models/resnet.onnx"
+    compile = { input_shape = [1, 3, 224, 224] }
     data = { calibration = "data/calibration", test = "data/test.npz", labels = "data/labels.npy" }
 
     [options.float]
@@ -47,7 +48,8 @@ _SWEEP_KEYS = {
     "reuse_measurements": bool,
     "reference": str,
 }
-_MODEL_KEYS = {"path": str, "files": str, "data": Mapping}
+_STEP_KEYS: dict[str, Any] = dict.fromkeys(map(str, StepKind), Mapping)
+_MODEL_KEYS = {"path": str, "files": str, "data": Mapping, **_STEP_KEYS}
 _DEVICE_KEYS = {"names": list, "where": str, "pools": list}
 
 
@@ -100,20 +102,22 @@ class _Reader:
         if wrong := set(table.get("data", {})) - set(data):
             self._problems.append(f"{where} data: {known(wrong)} must be paths")
         if "path" in table:
-            return [SweepModel(name, self._path(str(table["path"])), data)]
+            return [SweepModel(name, self._path(str(table["path"])), data, self._step_values(table))]
         found = sorted(self._file.parent.glob(str(table["files"])))
         if not found:
             self._problems.append(f"{where} files: nothing matches {table['files']!r} in {self._file.parent}")
-        return [SweepModel(path.stem, path, data) for path in found]
+        return [SweepModel(path.stem, path, data, self._step_values(table)) for path in found]
 
     def _option(self, name: str, table: Mapping[str, Any]) -> SweepOption:
-        self._known(f"[options.{name}]", table, dict.fromkeys(map(str, StepKind), Mapping))
-        steps = {
+        self._known(f"[options.{name}]", table, _STEP_KEYS)
+        return SweepOption(name, self._step_values(table))
+
+    def _step_values(self, table: Mapping[str, Any]) -> dict[StepKind, dict[str, Any]]:
+        return {
             StepKind(kind): {key: self._value(value) for key, value in values.items()}
             for kind, values in table.items()
             if kind in list(StepKind) and isinstance(values, Mapping)
         }
-        return SweepOption(name, steps)
 
     def _devices(self, table: Mapping[str, Any]) -> DeviceWish:
         self._known("[devices]", table, _DEVICE_KEYS)

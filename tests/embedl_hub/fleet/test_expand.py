@@ -6,16 +6,17 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fleet import model_files, plain_sweep
 
+from embedl_hub.errors import ConfigError
 from embedl_hub.fleet import StepKind, Sweep, SweepModel, SweepOption, Target, expand
+from embedl_hub.fleet._check import check_sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 ALL = (StepKind.COMPILE, StepKind.PROFILE, StepKind.INVOKE)
 VALUES = st.dictionaries(st.sampled_from(["a", "b"]), st.integers(0, 2), max_size=2)
@@ -87,3 +88,18 @@ def test_ten_thousand_cells_are_written_out_at_once(tmp_path: Path) -> None:
     assert len(plan.cells) == 10_000
     # One compile for all, and one profile for each option: the models' contents are the same.
     assert len(plan.steps) == 1 + 100
+
+
+def test_a_model_may_have_values_of_its_own(tmp_path: Path) -> None:
+    """An option's go before them; a slip in them is named with the model."""
+    (model,) = model_files(tmp_path, 1)
+    own = replace(model, steps={StepKind.PROFILE: {"wait_s": 0.5, "value": 2.0}})
+    sweep = plain_sweep((own,), options={"default": {}, "fast": {"wait_s": 0.1}})
+    plan = expand(sweep, (Target("here", ()),))
+    values = [plan.steps[cell.steps[-1]].values for cell in plan.cells]
+    assert [dict(one) for one in values] == [{"wait_s": 0.5, "value": 2.0}, {"wait_s": 0.1, "value": 2.0}]
+    wrong = replace(model, steps={StepKind.PROFILE: {"speed": 1, "note": "$notes"}})
+    with pytest.raises(ConfigError) as raised:
+        check_sweep(plain_sweep((wrong,)))
+    for text in ("model 'm0', profile has no 'speed'", "model 'm0' has no data 'notes'"):
+        assert text in str(raised.value)
