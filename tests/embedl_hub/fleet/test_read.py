@@ -86,7 +86,7 @@ def test_everything_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
         "[sweep]: retries is True, which is no whole number",
         "[sweep] needs 'toolchain'",
         "[sweep] steps: 'benchmark' is no step; known: 'compile', 'invoke', 'profile'",
-        "[models.a] has 'pth'; known: 'data', 'files', 'path'",
+        "[models.a] has 'pth'; known: 'compile', 'data', 'files', 'invoke', 'path', 'profile'",
         "[models.a] needs either a path, or files",
         "[models.b] files: nothing matches 'nothing/*.onnx'",
         "[options.o] has 'profiling'; known: 'compile', 'invoke', 'profile'",
