@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import onnx
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 IMAGES = ROOT / "docs/images"
 WIDTH = 1280
@@ -105,9 +105,18 @@ def served(store: Store) -> Iterator[str]:
             thread.join(30)
 
 
+@contextlib.contextmanager
+def browsing() -> Iterator[Browser]:
+    """Open a browser."""
+    chromium = shutil.which("chromium") or sys.exit("Chromium is needed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
 def main() -> None:
     """Record, serve, photograph."""
-    chromium = shutil.which("chromium") or sys.exit("Chromium is needed: apt-get install chromium")
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as closing:
         folder = Path(name)
@@ -116,10 +125,7 @@ def main() -> None:
         record(folder)
         store = closing.enter_context(Store(folder / "home"))
         site = closing.enter_context(served(store))
-        playwright = closing.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        closing.callback(browser.close)
-        tab = browser.new_page(color_scheme="light")
+        tab = closing.enter_context(browsing()).new_page(color_scheme="light")
         wanted = "type = 'PROFILE' and artifacts.input = 'mobilenet_v2.compiled.onnx'"
         int8, float32 = (run.id for run in store.runs(wanted))
         photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)

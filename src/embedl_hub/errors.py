@@ -7,13 +7,16 @@ HubError
 │  ├─ ConnectError                   no connection: host, key, network
 │  ├─ CommandError                   a command ended with a code, a signal or its time limit
 │  ├─ TransferError                  a file did not arrive, or was refused
-│  └─ LeaseError                     the board is in use, or our lease on it was lost
+│  └─ LeaseError                     the lease on a board cannot be had, or was lost
+│     └─ BusyError                   somebody else is using the board
 ├─ ComponentError
 │  ├─ SignatureError (TypeError)     a component or provider is declared wrongly
 │  ├─ NoProviderError                nobody can carry out this step here
 │  ├─ OutputError                    a result lacks a field
 │  └─ CompileError ProfileError InvokeError    a step failed
-└─ TrackingError                     the store or the current run
+├─ TrackingError                     the store or the current run
+│  └─ StoreUnusableError             the store does not answer: locked, full, its database gone
+└─ WorkerLostError                   whoever carried out a job is gone
 
 Anything else that escapes is a bug of ours and keeps its traceback.
 """
@@ -22,6 +25,7 @@ import signal
 from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "BusyError",
     "CommandError",
     "CompileError",
     "ComponentError",
@@ -35,9 +39,11 @@ __all__ = [
     "OutputError",
     "ProfileError",
     "SignatureError",
+    "StoreUnusableError",
     "TrackingError",
     "TransferError",
     "UnknownDeviceError",
+    "WorkerLostError",
     "known",
 ]
 
@@ -77,7 +83,22 @@ class TransferError(DeviceError):
 
 
 class LeaseError(DeviceError):
-    """The board is in use by somebody else, or our lease on it was lost."""
+    """The lease on a board cannot be had, or was lost."""
+
+
+class BusyError(LeaseError):
+    """Somebody else is using the board: nothing is wrong with it.
+
+    Attributes:
+        holder: Who it is, as far as the board knows.
+    """
+
+    def __init__(self, message: str, holder: str = "an unknown user") -> None:
+        super().__init__(message)
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (str(self), self.holder))
 
 
 class CommandError(DeviceError):
@@ -179,3 +200,11 @@ class InvokeError(ComponentError):
 
 class TrackingError(HubError):
     """The store cannot be used, or no run is active."""
+
+
+class StoreUnusableError(TrackingError):
+    """The store does not answer now: it is locked or full, or its database is gone. It may come back."""
+
+
+class WorkerLostError(HubError):
+    """Whoever carried out a job is gone, so that nothing is known of it."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embedl_hub.fleet import SWEEP, Cell, Plan, Step, StepKind, Target
+from embedl_hub.fleet._plan_file import PLAN_ARTIFACT, plan_as_json
 from embedl_hub.tracking import Client, RunType, Store
 
 
@@ -17,6 +19,7 @@ class Recorded:
     store: Store
     ids: dict[str, str]
     hostile: list[str] = field(default_factory=list)
+    sweeps: dict[str, str] = field(default_factory=dict)
 
 
 EXAMPLE = json.loads((Path(__file__).parents[2] / "docs/reference/profile-example.json").read_text())
@@ -125,3 +128,48 @@ def record_hostile(store: Store, folder: Path) -> list[str]:
             pass
         client.close()
     return ids
+
+
+def record_sweep(store: Store, folder: Path, *, models: tuple[str, ...] = ("small", "large"),
+                 targets: tuple[str, ...] = ("nano", "orin"), project: str = "fleet") -> str:  # fmt: skip
+    """Record a sweep of two options, in which the last model's INT8 fails on the last target, and return its id."""
+    plan = _sweep_plan(models, targets)
+    client = Client(project, store)
+    place = folder / "plan.json"
+    place.write_text(plan_as_json(plan))
+    with client.start_run(RunType.CUSTOM, plan.name, component=SWEEP) as run:
+        run.log_batch({"cells": len(plan.cells)}, tags={"sweep": run.id})
+        run.log_artifact(place, name=PLAN_ARTIFACT)
+        sweep_id = run.id
+    for number, cell in enumerate(plan.cells):
+        _record_cell(client, plan, cell, sweep_id, number)
+    client.close()
+    return sweep_id
+
+
+def _sweep_plan(models: tuple[str, ...], targets: tuple[str, ...]) -> Plan:
+    places = tuple(Target(name, (name,)) for name in targets)
+    steps, cells = {}, []
+    for model in models:
+        for option in ("float", "int8"):
+            for target in places:
+                key = f"{model} {option} {target.name}"
+                steps[key] = Step(key, StepKind.PROFILE, "plain", model, Path("net.onnx"), {}, target)
+                cells.append(Cell(key, model, option, target.name, (key,)))
+    return Plan(models[0], tuple(cells), steps, places)
+
+
+def _record_cell(client: Client, plan: Plan, cell: Cell, sweep_id: str, number: int) -> None:
+    tags = {"sweep": sweep_id, "step": cell.steps[0], "model": cell.model}
+    is_last = number == len(plan.cells) - 1
+    try:
+        with client.start_run(RunType.PROFILE, cell.id[:100], component="PlainProfiler", device=cell.target) as run:
+            run.log_batch(
+                {"verdict": "stable" if number % 3 else "drifting",
+                 "$claimed": {"from_ms": 1000 * number, "until_ms": 1000 * number + 900}},
+                [("latency_median", 2.0 + 3 * number, None), ("accuracy", 0.9 + 0.01 * number, None)], tags,
+            )  # fmt: skip
+            if is_last:
+                raise RuntimeError(f"{cell.model} does not fit")  # noqa: TRY301 - a failed run is wanted
+    except RuntimeError:
+        pass

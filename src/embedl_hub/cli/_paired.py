@@ -10,10 +10,11 @@ import click
 
 from embedl_hub.cli._output import emit, number, table, working
 from embedl_hub.cli._settings import read_settings
-from embedl_hub.cli._steps import components, find_model, open_context, run_of
+from embedl_hub.cli._steps import find_model, open_context
 from embedl_hub.comparison import conclusion_of
 from embedl_hub.core.component import RunType
 from embedl_hub.core.profile import paired_profiler
+from embedl_hub.core.steps import components, run_of
 from embedl_hub.errors import ConfigError, TrackingError, known
 from embedl_hub.tracking import find_home
 

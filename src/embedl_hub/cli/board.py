@@ -21,11 +21,11 @@ from embedl_hub.cli._output import (
     working,
 )
 from embedl_hub.cli._settings import project_in_use
-from embedl_hub.cli._steps import read_arrays
 from embedl_hub.cli.device import write_device
 from embedl_hub.comparison import compare
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import DEVICES_FILE, make_device, read_devices
+from embedl_hub.core.steps import read_arrays
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import check_name, find_home
 

@@ -295,7 +295,7 @@ def import_(file: Path, home: Path | None, as_json: bool) -> None:
 @home_option
 @json_option
 def report(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: bool) -> None:
-    """Write one run, or two to six side by side, as a single HTML file that needs nothing else."""
+    """Write one run, a sweep's matrix, or two to six runs side by side, as one HTML file that needs nothing else."""
     from embedl_hub.page import export_comparison, export_run  # noqa: PLC0415 - an extra
 
     if output.suffix not in {".html", ".htm"}:

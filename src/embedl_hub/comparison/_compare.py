@@ -228,9 +228,13 @@ def _metric_rows(runs: Sequence[Run], documents: Sequence[Document]) -> tuple[Me
         values = [_finite(run, name) for run in runs]
         errors = [error_of(name, taken) for taken in samples]
         ratios = [_ratio(values, errors, place) for place in range(len(runs))]
-        unit = _UNITS.get(name, "ms" if name.startswith("latency") else "")
-        rows.append(MetricRow(name, unit, tuple(values), tuple(ratios)))
+        rows.append(MetricRow(name, unit_of(name), tuple(values), tuple(ratios)))
     return tuple(rows)
+
+
+def unit_of(name: str) -> str:
+    """Return the unit of a metric by its name; nothing for a plain number."""
+    return _UNITS.get(name, "ms" if name.startswith("latency") else "")
 
 
 def _ratio(values: Sequence[float | None], errors: Sequence[Error | None], place: int) -> Ratio | None:

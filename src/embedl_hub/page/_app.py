@@ -47,7 +47,8 @@ HEADERS = {
 _STATIC = {
     "charts.js": "text/javascript", "compare.js": "text/javascript", "device.js": "text/javascript",
     "layers.js": "text/javascript", "live.js": "text/javascript", "run.js": "text/javascript",
-    "runs.js": "text/javascript", "page.css": "text/css", "charts.css": "text/css", "icon.svg": "image/svg+xml",
+    "runs.js": "text/javascript", "sweep.js": "text/javascript", "page.css": "text/css", "charts.css": "text/css",
+    "icon.svg": "image/svg+xml",
 }  # fmt: skip
 
 
@@ -87,6 +88,9 @@ def build(options: Options) -> Starlette:
         *page.twins("/runs/{run_id}", _views.run),
         Route("/compare/export", page.exporting_comparison),
         *page.twins("/compare", _views.comparison),
+        *page.twins("/sweeps", _views.sweeps),
+        Route("/sweeps/{run_id}/export", page.exporting_sweep),
+        *page.twins("/sweeps/{run_id}", _views.sweep),
         *page.twins("/devices", _views.devices),
         *page.twins("/device", _views.device),
     ]
@@ -163,6 +167,12 @@ class _Pages:
         """Answer with a comparison as one file."""
         ids = request.query_params.getlist("run")
         return _as_file(_export.comparison_page(self._options.scope(request), ids), "comparison.html")
+
+    def exporting_sweep(self, request: Request) -> Response:
+        """Answer with a sweep as one file."""
+        run_id = request.path_params["run_id"]
+        html = _export.sweep_page(self._options.scope(request), run_id, dict(request.query_params))
+        return _as_file(html, f"sweep-{run_id}.html")
 
     def downloading(self, request: Request) -> Response:
         """Answer with an artifact."""

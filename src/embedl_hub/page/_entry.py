@@ -46,7 +46,7 @@ def app(
 
 
 def export_run(store: Store, run_id: str, path: str | os.PathLike[str]) -> Path:
-    """Write one run as a single HTML file that needs nothing else, and return its path."""
+    """Write one run, or a sweep's matrix, as a single HTML file that needs nothing else, and return its path."""
     require_extra()
     from embedl_hub.page._export import run_html, write  # noqa: PLC0415 - see the top
 

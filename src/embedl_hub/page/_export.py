@@ -1,4 +1,4 @@
-"""A run or a comparison as one HTML file that needs nothing else: no server, no network, no folder beside it."""
+"""A run, a comparison or a sweep as one HTML file that needs nothing else: no server, no network, no folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from urllib.parse import quote
 from markupsafe import Markup
 
 from embedl_hub.errors import ConfigError
+from embedl_hub.fleet import SWEEP
 from embedl_hub.page import _charts, _words
 from embedl_hub.page._scope import Scope
 from embedl_hub.page._templates import FOLDER, templates
-from embedl_hub.page._views import comparison_answer, run_answer
+from embedl_hub.page._views import comparison_answer, run_answer, sweep_answer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from embedl_hub.page._views import Answer
     from embedl_hub.tracking import Store
@@ -29,8 +30,9 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 def run_html(store: Store, run_id: str) -> str:
-    """Return the file of a run; the beginning of its id is enough."""
-    return run_page(Scope(store), store.run(run_id).id)
+    """Return the file of a run, of a sweep's run its matrix; the beginning of its id is enough."""
+    run = store.run(run_id)
+    return sweep_page(Scope(store), run.id, {}) if run.component == SWEEP else run_page(Scope(store), run.id)
 
 
 def comparison_html(store: Store, run_ids: Sequence[str]) -> str:
@@ -46,6 +48,11 @@ def run_page(scope: Scope, run_id: str) -> str:
 def comparison_page(scope: Scope, run_ids: Sequence[str]) -> str:
     """Return the file of a comparison that a visitor may see."""
     return _alone(comparison_answer(scope, run_ids), ("charts.js", "layers.js", "compare.js"))
+
+
+def sweep_page(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> str:
+    """Return the file of a sweep that a visitor may see."""
+    return _alone(sweep_answer(scope, run_id, wishes), ("charts.js", "sweep.js"))
 
 
 def write(html: str, path: str | os.PathLike[str]) -> Path:

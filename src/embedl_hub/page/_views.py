@@ -6,16 +6,18 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from embedl_hub.comparison import compare
+from embedl_hub.comparison import compare, unit_of
 from embedl_hub.errors import ConfigError, TrackingError
+from embedl_hub.fleet import Standing
 from embedl_hub.page import _json, _table
 from embedl_hub.page._devices import history_of
 from embedl_hub.page._profile import profile_of
 from embedl_hub.page._scope import NotHereError
+from embedl_hub.page._sweeps import sweep_of, sweeps_of
 from embedl_hub.tracking import RunStatus, RunType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from pathlib import Path
 
     from starlette.requests import Request
@@ -201,10 +203,43 @@ def _titles(runs: Sequence[Run]) -> list[str]:
     return [" ".join(filter(None, own)) or run.id for own, run in zip(words, runs, strict=True)]
 
 
+def sweeps(visit: Visit) -> Answer:
+    """Show the newest sweeps."""
+    found = sweeps_of(visit.scope)
+    return Answer(
+        "sweeps.html", lambda: {"sweeps": [_json.run_row(run) for run in found]}, {"sweeps": found, **_now()}
+    )  # fmt: skip
+
+
+def sweep(visit: Visit) -> Answer:
+    """Show one sweep."""
+    return sweep_answer(visit.scope, visit.request.path_params["run_id"], dict(visit.request.query_params))
+
+
+def sweep_answer(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> Answer:
+    """Return what the page of a sweep shows."""
+    found = sweep_of(scope, run_id, wishes)
+    context = {
+        "sweep": found, "charts": found.charts(), "states": list(Standing), "unit": unit_of(found.choice.metric),
+        **_now(),
+    }  # fmt: skip
+
+    def data() -> dict[str, Any]:
+        cells = [_json.plain(cell) for cell in found.matrix.cells.values()]
+        return {"run": _json.run_row(found.run), "cells": cells, "slots": _json.plain(found.matrix.slots)}
+
+    return Answer("sweep.html", data, context)
+
+
 def devices(visit: Visit) -> Answer:
     """Show the devices that runs were made on."""
     found = visit.scope.devices()
-    return Answer("devices.html", lambda: {"devices": _json.plain(found)}, {"devices": found, **_now()})
+    health = visit.scope.health(device.name for device in found)
+
+    def rows() -> dict[str, object]:
+        return {"devices": [{**vars(one), "health": _json.plain(health[one.name])} for one in found]}
+
+    return Answer("devices.html", rows, {"devices": found, "health": health, **_now()})
 
 
 def device(visit: Visit) -> Answer:

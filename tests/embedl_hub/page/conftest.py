@@ -25,7 +25,13 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         ids = recorded.record_other(store, folder)
         ids["slow"] = recorded.record_profile(store, folder, name="slow", scale=3.0)
         ids["fast"] = recorded.record_profile(store, folder, name="fast")
-        yield Recorded(store, ids, recorded.record_hostile(store, folder))
+        hostile = recorded.record_hostile(store, folder)
+        evil = recorded.HOSTILE
+        sweeps = {
+            "sweep": recorded.record_sweep(store, folder),
+            "evil": recorded.record_sweep(store, folder, models=tuple(evil[:4]), targets=tuple(evil[4:6])),
+        }
+        yield Recorded(store, ids, hostile, sweeps)
 
 
 @pytest.fixture

@@ -19,12 +19,14 @@ from embedl_hub.errors import TrackingError
 from embedl_hub.page import _entry
 from embedl_hub.page._scope import Scope
 from embedl_hub.page._views import _titles
-from embedl_hub.tracking import Client
+from embedl_hub.tracking import Client, RunStatus
 
 
 def addresses(shown: Recorded) -> list[str]:
     return [
-        "/projects", "/runs", "/devices", "/device?name=pi", "/runs/count",
+        "/projects", "/runs", "/devices", "/device?name=pi", "/runs/count", "/sweeps",
+        *(f"/sweeps/{run_id}" for run_id in shown.sweeps.values()),
+        f"/sweeps/{shown.sweeps['sweep']}?metric=accuracy&scale=all&x=accuracy&y=latency_median",
         *(f"/runs/{run_id}" for run_id in (*shown.ids.values(), *shown.hostile)),
         f"/compare?run={shown.ids['slow']}&run={shown.ids['fast']}",
         f"/compare?run={shown.ids['train']}&run={shown.ids['failed']}&run={shown.ids['fast']}",
@@ -263,6 +265,25 @@ def test_a_visitor_of_one_project_sees_nothing_else(shown: Recorded) -> None:
     assert [device["name"] for device in visitor.get("/devices.json").json()["devices"]] == ["pi"]
 
 
+def test_devices_show_their_health(own: Recorded) -> None:
+    """The latest check, as far as it may be seen."""
+    with Client("lab", own.store).start_run(name="health", device="pi <1>") as check:
+        check.log_tag("health", "failed")
+        check.finish(RunStatus.FAILED, error="disk: it is full. Clean <it>.")
+    everyone = TestClient(page.app(lambda: own.store))
+    rows = {row["name"]: row["health"] for row in everyone.get("/devices.json").json()["devices"]}
+    assert (rows["pi <1>"]["state"], rows["pi <1>"]["run_id"]) == ("out", check.id)
+    assert rows["pi <1>"]["reason"] == "disk: it is full. Clean <it>."
+    html = everyone.get("/devices").text
+    assert f'/runs/{check.id}" title="disk: it is full. Clean &lt;it&gt;.">out</a>' in html
+    with Client("open", own.store).start_run(name="job", device="pi <1>"):
+        pass
+    guest = TestClient(page.app(lambda: own.store, projects=lambda _: ["open"]))
+    (row,) = guest.get("/devices.json").json()["devices"]
+    assert row["health"]["state"] == "unknown"
+    assert "not checked" in guest.get("/devices").text
+
+
 def test_what_is_remembered_of_one_store_is_not_told_of_another(shown: Recorded, own: Recorded) -> None:
     """A server may give each visitor a store that shows less."""
     stores = iter([shown.store, own.store])
@@ -396,3 +417,34 @@ def test_what_is_missing_is_named_with_its_line(shown: Recorded, monkeypatch: py
     monkeypatch.setattr(_entry, "_NEEDED", ("starlette", "no_such_package"))
     with pytest.raises(ValueError, match=r"needs no_such_package.*pip install 'edgeproof-hub\[ui\]'"):
         page.app(lambda: shown.store)
+
+
+def test_a_sweep_is_a_heat_map_with_every_verdict(visitor: TestClient, shown: Recorded) -> None:
+    """Every number in its place and colour, what failed with its reason, each a link to its run."""
+    sweep = shown.sweeps["sweep"]
+    html = visitor.get(f"/sweeps/{sweep}").text
+    rows = re.findall(r'<tr><th scope="row" class="text">(small|large)</th>(.*?)</tr>', html, re.DOTALL)
+    assert [name for name, _ in rows] == ["small", "large"]
+    for _, cells in rows:
+        shades = re.findall(r"shade-(\d)", cells)
+        assert len(shades) == 4
+        assert {"0", "8"} <= set(shades), "within a model the colours go from the best to the worst"
+        assert len(re.findall(r'href="/runs/[0-9a-f]+"', cells)) == 4
+    assert "large does not fit" in html
+    assert html.count('<span class="mark">drifting</span>') == 3
+    both = re.findall(r"shade-(\d)", visitor.get(f"/sweeps/{sweep}?scale=all").text)
+    assert both.count("0") < 3, "over all cells only the best are light"
+    data = visitor.get(f"/sweeps/{sweep}.json").json()
+    assert [cell["state"] for cell in data["cells"]].count("failed") == 1
+    assert data["slots"]["nano"][0]["from_ms"] == 0
+
+
+@pytest.mark.parametrize("query", ["metric=nothing", "x=nothing", "scale=wide"])
+def test_a_number_that_no_cell_has_is_said(visitor: TestClient, shown: Recorded, query: str) -> None:
+    answer = visitor.get(f"/sweeps/{shown.sweeps['sweep']}?{query}")
+    assert answer.status_code == 400
+    assert "latency_median" in answer.text or "model" in answer.text
+
+
+def test_a_run_that_is_no_sweep_has_no_matrix(visitor: TestClient, shown: Recorded) -> None:
+    assert visitor.get(f"/sweeps/{shown.ids['fast']}").status_code == 404

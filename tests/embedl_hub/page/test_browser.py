@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from embedl_hub.tracking import Store
 
+# A busy machine may take its time; how soon a page is there is measured elsewhere.
+expect.set_options(timeout=20_000)
+
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 
 
@@ -88,7 +91,8 @@ def test_every_page_opens_without_a_complaint(tab: Page, site: str, shown: Recor
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     compared = f"/compare?run={shown.ids['slow']}&run={shown.ids['fast']}"
-    for address in ("/", "/projects", "/runs", "/devices", "/device?name=pi", compared,
+    for address in ("/", "/projects", "/runs", "/devices", "/device?name=pi", compared, "/sweeps",
+                    f"/sweeps/{shown.sweeps['sweep']}",
                     *(f"/runs/{run_id}" for run_id in shown.ids.values())):  # fmt: skip
         tab.goto(site + address)
         expect(tab.locator("h1")).to_be_visible()
@@ -246,7 +250,14 @@ def test_no_name_and_no_value_is_run(tab: Page, browser: Browser, site: str, sho
     """HTML and script everywhere, on the pages, in charts and in exported files: all of it is text."""
     ids = shown.hostile
     # The lists show all of them at once; the other pages take the worst ones in turns.
-    addresses = ["/", "/runs", "/devices", *(f"/runs/{run_id}" for run_id in (*ids[:6], *ids[10:12]))]
+    addresses = [
+        "/",
+        "/runs",
+        "/devices",
+        "/sweeps",
+        f"/sweeps/{shown.sweeps['evil']}",
+        *(f"/runs/{run_id}" for run_id in (*ids[:6], *ids[10:12])),
+    ]
     addresses += ["/compare?" + "&".join(f"run={run_id}" for run_id in ids[start : start + 6]) for start in (0, 6)]
     addresses += [f"/device?name={quote(text, safe='')}" for text in recorded.HOSTILE[:3]]
     addresses += [
@@ -355,3 +366,21 @@ def test_a_run_is_changed_where_that_is_allowed(tab: Page, own: Recorded) -> Non
         tab.goto(f"{site}/runs/{own.ids['compile']}")
         expect(tab.get_by_role("button", name="Delete")).to_have_count(0)
         leave(tab)
+
+
+def test_a_sweep_shows_the_front_and_its_devices(tab: Page, site: str, shown: Recorded, tmp_path: Path) -> None:
+    """A click on a cell or a point leads to its run; the file works without a server."""
+    sweep = shown.sweeps["sweep"]
+    tab.goto(f"{site}/sweeps")
+    tab.get_by_role("link", name="small").click()
+    drawn(tab, "chart-front")
+    drawn(tab, "chart-slots")
+    expect(tab.locator("#chart-slots .bars .point")).to_have_count(8)
+    tab.get_by_label("Heat map of").select_option("accuracy")
+    tab.get_by_role("button", name="Show").click()
+    expect(tab.get_by_role("heading", name="accuracy", exact=True)).to_be_visible()
+    tab.locator(".heat td a").first.click()
+    expect(tab).to_have_url(re.compile(r"/runs/[0-9a-f]+$"))
+    tab.goto(page.export_run(shown.store, sweep, tmp_path / "sweep.html").as_uri())
+    drawn(tab, "chart-front")
+    assert not tab.locator("a[href^='/']").count()

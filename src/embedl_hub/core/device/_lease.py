@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from embedl_hub.core.device._process import Process, stop
 from embedl_hub.core.device._runner import Lease
 from embedl_hub.core.device._script import BEAT_EVERY_S
-from embedl_hub.errors import ConnectError, DeviceError, LeaseError
+from embedl_hub.errors import BusyError, ConnectError, DeviceError, LeaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,9 +70,11 @@ def _await_lease(keeper: Process, place: str, wait_s: float) -> None:
                 _LOG.warning("Waiting up to %g s for %s, in use by %s.", wait_s, place, holder or "an unknown user")
                 deadline = time.monotonic() + wait_s + _START_S
             elif word == "late":
-                raise LeaseError(
-                    f"{place} was in use by {holder or 'an unknown user'} for all of {wait_s:g} s. "
-                    "Try later, raise lease_wait_s on the context, or ask them."
+                holder = holder or "an unknown user"
+                raise BusyError(
+                    f"{place} was in use by {holder} for all of {wait_s:g} s. "
+                    "Try later, raise lease_wait_s on the context, or ask them.",
+                    holder,
                 )
             else:
                 raise LeaseError(f"The lease on {place} could not be taken: {line}. {_HINT}")
@@ -103,8 +105,24 @@ def _beat(keeper: Process, lease: Lease, released: threading.Event) -> None:
             return
 
 
+class LocalLease(Lease):
+    """This machine's lease, which can be let go of from another thread than the one that holds it."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._lock = threading.Lock()
+
+    def let_go(self) -> None:
+        """Free the machine; whoever holds the lease is told at the end that it was lost."""
+        with self._lock:
+            if not self.is_lost:
+                self.lose()
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+
 @contextlib.contextmanager
-def keep_local_lease(lock_dir: str, holder: str, *, wait_s: float) -> Iterator[Lease]:
+def keep_local_lease(lock_dir: str, holder: str, *, wait_s: float) -> Iterator[LocalLease]:
     """Hold this machine's lease: the same lock that a keeper of a remote user would take here."""
     folder = Path(lock_dir)
     note = folder / "holder"
@@ -117,10 +135,13 @@ def keep_local_lease(lock_dir: str, holder: str, *, wait_s: float) -> Iterator[L
         note.unlink(missing_ok=True)
         with contextlib.suppress(FileExistsError), note.open("x", encoding="utf-8") as file:
             file.write(f"{holder} since {time.strftime('%H:%M:%S')}")
+        lease = LocalLease(fd)
         try:
-            yield Lease()
+            yield lease
         finally:
-            note.unlink(missing_ok=True)
+            if not lease.is_lost:
+                note.unlink(missing_ok=True)
+            lease.let_go()
     finally:
         os.close(fd)
 
@@ -143,9 +164,10 @@ def _lock_with_patience(fd: int, note: Path, wait_s: float) -> None:
         except BlockingIOError:
             holder = note.read_text(encoding="utf-8", errors="replace") if note.is_file() else "an unknown user"
             if time.monotonic() >= deadline:
-                raise LeaseError(
+                raise BusyError(
                     f"This machine was in use by {holder} for all of {wait_s:g} s. "
-                    "Try later, or raise lease_wait_s on the context."
+                    "Try later, or raise lease_wait_s on the context.",
+                    holder,
                 ) from None
             if not told:
                 _LOG.warning("Waiting up to %g s for this machine, in use by %s.", wait_s, holder)

@@ -1,0 +1,83 @@
+"""Sweeps: many models, many options, many boards, on threads of this machine or another engine."""
+
+from embedl_hub.fleet._boards import Health
+from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
+from embedl_hub.fleet._engines import find_engine
+from embedl_hub.fleet._evaluate import Score, score
+from embedl_hub.fleet._expand import expand
+from embedl_hub.fleet._matrix import (
+    HIGHER_IS_BETTER,
+    MATRIX_PARAMS,
+    Matrix,
+    MatrixCell,
+    Point,
+    Slot,
+    Standing,
+    matrix_of,
+)
+from embedl_hub.fleet._model import (
+    Cell,
+    DeviceWish,
+    Plan,
+    Step,
+    StepKind,
+    Sweep,
+    SweepModel,
+    SweepOption,
+    Target,
+)
+from embedl_hub.fleet._plan_file import PLAN_ARTIFACT, SWEEP, plan_of
+from embedl_hub.fleet._progress import Progress, TargetProgress
+from embedl_hub.fleet._read import read_sweep
+from embedl_hub.fleet._results import CellResult, CellState, Listener, RankedOption, Ranking, SweepResult
+from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
+from embedl_hub.fleet._targets import HERE
+from embedl_hub.fleet._threads import Threads
+from embedl_hub.fleet._work import carry_out
+
+__all__ = [
+    "HERE",
+    "HIGHER_IS_BETTER",
+    "MATRIX_PARAMS",
+    "PLAN_ARTIFACT",
+    "SWEEP",
+    "Cell",
+    "CellResult",
+    "CellState",
+    "DeviceWish",
+    "Engine",
+    "Health",
+    "Job",
+    "Listener",
+    "Matrix",
+    "MatrixCell",
+    "Outcome",
+    "Plan",
+    "Point",
+    "Progress",
+    "RankedOption",
+    "Ranking",
+    "Score",
+    "Slot",
+    "Standing",
+    "Step",
+    "StepKind",
+    "Sweep",
+    "SweepModel",
+    "SweepOption",
+    "SweepResult",
+    "Target",
+    "TargetProgress",
+    "Threads",
+    "Workers",
+    "carry_out",
+    "expand",
+    "find_engine",
+    "find_sweep",
+    "matrix_of",
+    "plan_of",
+    "plan_sweep",
+    "read_sweep",
+    "run_sweep",
+    "score",
+]
