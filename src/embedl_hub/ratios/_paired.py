@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import ConfigError
-from embedl_hub.ratios._samples import Ratio, correlation_length, t_95
+from embedl_hub.ratios._samples import Ratio, correlation_length, student_t
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from embedl_hub.ratios._samples import Floats
 
+# A ranking asks often, and a later sitting differs from this one by a little more than this one can tell.
+_Z_99 = 2.576
 _TRIMMED = 0.2
 _FEWEST_ROUNDS = 10
 _FEWEST_DEGREES = 4
@@ -45,7 +47,7 @@ class Ranked:
 
 
 def paired_ratio(samples: Sequence[float], baseline: Sequence[float], loaded_at: Sequence[int] = ()) -> Ratio:
-    """Return how much longer ``samples`` took than ``baseline``, with its 95 % interval.
+    """Return how much longer ``samples`` took than ``baseline``, with its 99 % interval.
 
     Args:
         samples: Times, one for each round.
@@ -78,7 +80,7 @@ def _by_neighbours(values: Floats, kept: float) -> float:
     """Return half the interval's width if rounds resemble their neighbours only."""
     length = correlation_length(values.tolist())
     error = float(values.std(ddof=1)) / kept * math.sqrt(length / len(values))
-    return t_95(max(_FEWEST_DEGREES, round(kept * len(values) / length) - 1)) * error
+    return student_t(max(_FEWEST_DEGREES, round(kept * len(values) / length) - 1), _Z_99) * error
 
 
 def _by_loading(values: Floats, kept: float, loaded_at: Sequence[int]) -> float:
@@ -90,7 +92,7 @@ def _by_loading(values: Floats, kept: float, loaded_at: Sequence[int]) -> float:
     sums = np.add.reduceat(values - values.mean(), np.asarray(loaded_at, int))
     loads = len(sums)
     error = math.sqrt(float(sums @ sums) * loads / (loads - 1)) / len(values) / kept
-    return t_95(loads - 1) * error
+    return student_t(loads - 1, _Z_99) * error
 
 
 def rank(samples: Sequence[Sequence[float]], loaded_at: Sequence[int] = ()) -> tuple[Ranked, ...]:

@@ -37,6 +37,7 @@ _MANY = 2000
 _BLOCKS_OF_MANY = 30
 _SEED = 20_261
 
+_Z_95 = 1.96
 # Student's t, 99 % two-sided, for 1, 2, 3 ... degrees of freedom; beyond the table the last one is on the safe side.
 _T_99 = (
     63.66, 9.92, 5.84, 4.60, 4.03, 3.71, 3.50, 3.36, 3.25, 3.17, 3.11, 3.05, 3.01, 2.98, 2.95, 2.92, 2.90, 2.88, 2.86,
@@ -47,7 +48,7 @@ _TRIMMED = 0.2
 
 @dataclass(frozen=True)
 class Ratio:
-    """One number over another, with its 95 % interval where the samples tell one.
+    """One number over another, with its interval where the samples tell one: 95 %, of models measured in turns 99 %.
 
     Attributes:
         value: The ratio.
@@ -121,7 +122,7 @@ def ratio_of(value: float, baseline: float, error: Error | None, other: Error | 
         return Ratio(ratio)
     blocks = min(error.blocks, other.blocks)
     # A handful of blocks shows less spread than there is; Student's t and n/(n-1) make up for it.
-    reach = t_95(blocks - 1) * math.hypot(error.log, other.log) * math.sqrt(blocks / (blocks - 1))
+    reach = student_t(blocks - 1, _Z_95) * math.hypot(error.log, other.log) * math.sqrt(blocks / (blocks - 1))
     return Ratio(ratio, ratio * math.exp(-min(reach, 700.0)), ratio * math.exp(min(reach, 700.0)))
 
 
@@ -145,9 +146,8 @@ def correlation_length(samples: Sequence[float]) -> float:
     return total
 
 
-def t_95(degrees: int) -> float:
-    """Return Student's t, 95 % two-sided, by its expansion; good to 2 % from four degrees on."""
-    z = 1.96
+def student_t(degrees: int, z: float) -> float:
+    """Return Student's t for the normal quantile ``z``, by its expansion; good to 5 % from four degrees on."""
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
 
 

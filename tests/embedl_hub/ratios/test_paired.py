@@ -52,14 +52,14 @@ def held(ratio: Ratio, truth: float) -> bool:
 @pytest.mark.parametrize(("correlation", "loading"), [(0.0, 0.0), (0.5, 0.0), (0.8, 0.0), (0.0, 0.01), (0.5, 0.01)])
 @pytest.mark.parametrize("truth", [1.0, 1.05])
 def test_the_interval_keeps_its_promise(correlation: float, loading: float, truth: float) -> None:
-    """On a machine that drifts and doubles its times: 95 %, less what chance does to 300 tries."""
+    """On a machine that drifts and doubles its times: 99 %, less what chance does to 300 tries."""
     tries = 300
     count = 0
     for seed in range(tries):
         one, two = simulated(seed, truth, correlation=correlation, loading=loading)
         count += held(paired_ratio(two.tolist(), one.tolist(), LOADED_AT), truth)
-    # Three standard errors of a share of 95 %.
-    assert count / tries >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / tries)
+    # Three standard errors of a share of 99 %.
+    assert count / tries >= 0.99 - 3 * math.sqrt(0.99 * 0.01 / tries)
 
 
 def test_the_interval_is_narrow() -> None:
