@@ -1,0 +1,142 @@
+"""A job on the host that reaches its board: this host's home, its devices, its store; the run goes back as a bundle."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from embedl_hub.core import HubContext
+from embedl_hub.core.device import DEVICES_FILE, load_devices
+from embedl_hub.errors import ConfigError, HubError, known
+from embedl_hub.fleet._engine import Outcome
+from embedl_hub.fleet._model import Target
+from embedl_hub.fleet._parcel import bundle_bytes, unpack
+from embedl_hub.fleet._targets import HERE
+from embedl_hub.fleet._threads import Threads, has_abandoned
+from embedl_hub.fleet._work import blames_board
+from embedl_hub.tracking import find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from ray import ObjectRef
+
+    from embedl_hub.core.device import Device
+    from embedl_hub.fleet._engine import Job
+    from embedl_hub.fleet._parcel import Parcel
+    from embedl_hub.tracking import Store
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What holds for every job of an engine.
+
+    Attributes:
+        project: Runs are recorded under it, on the host and where they go.
+        tags: Labels of every run.
+        home: The home to work in; None for the host's own.
+        lease_wait_s: How long to wait for a board that somebody else is using.
+        imports: Modules to import first: toolchains and providers of the user's own.
+    """
+
+    project: str
+    tags: Mapping[str, str] = field(default_factory=dict)
+    home: Path | None = None
+    lease_wait_s: float = 600.0
+    imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A job has all it needs and begins."""
+
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended.
+
+    Attributes:
+        outcome: What to tell.
+        runs: Its runs, as a bundle without what the sender has; None when there is none, or the store is shared.
+        is_hung: Whether something of it could not be stopped, so that this process must be.
+    """
+
+    outcome: Outcome
+    runs: bytes | None = None
+    is_hung: bool = False
+
+
+def work(parcel: Parcel[ObjectRef[bytes]], terms: Terms, device: str | None) -> Iterator[Begun | Ended]:
+    """Carry out a job on this host: tell when it begins, and how it ended."""
+    try:
+        yield from _work(parcel, terms, device)
+    except HubError as error:
+        is_boards_fault = blames_board(error)
+        where = f"{error} (on host {socket.gethostname()})"
+        yield Ended(
+            Outcome(parcel.job.step.key, None, where, is_boards_fault=is_boards_fault, device=device),
+        )
+
+
+def _work(parcel: Parcel[ObjectRef[bytes]], terms: Terms, device: str | None) -> Iterator[Begun | Ended]:
+    import ray  # noqa: PLC0415 - an extra
+
+    _import(terms.imports)
+    home = find_home(terms.home)
+    with HubContext(
+        terms.project, _devices(home, device), home=home, lease_wait_s=terms.lease_wait_s, tags=terms.tags
+    ) as ctx:
+        store = ctx.client.store
+        assert store is not None  # noqa: S101 - tracking is on
+        target = Target(device or HERE, () if device is None else (device,))
+        job = unpack(parcel, store, ray.get)
+        job = replace(job, step=replace(job.step, target=target), avoid=frozenset())
+        with Threads().open(ctx, (target,)) as workers:
+            yield Begun(socket.gethostname(), os.getpid())
+            outcome = workers.submit(job).result()
+        is_hung = has_abandoned(workers)
+        runs = None if terms.home is not None else _bundle(store, job, outcome, frozenset(parcel.contents))
+        yield Ended(outcome, runs, is_hung)
+        if is_hung:
+            # Held until whoever asked ends this process: no other job may be given to it.
+            threading.Event().wait()
+
+
+def _import(names: tuple[str, ...]) -> None:
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"The module {name!r} cannot be imported: {error}. Install it on every host of the cluster."
+            ) from error
+
+
+def _devices(home: Path, device: str | None) -> list[Device]:
+    if device is None:
+        return []
+    devices = {each.name: each for each in load_devices(home / DEVICES_FILE)}
+    if device not in devices:
+        raise ConfigError(
+            f"This host said that it reaches {device!r}, but {home / DEVICES_FILE} knows: {known(devices)}. "
+            "Start its node again: embedl-hub fleet stop, then embedl-hub fleet node."
+        )
+    return [devices[device]]
+
+
+def _bundle(store: Store, job: Job, outcome: Outcome, known_there: frozenset[str]) -> bytes | None:
+    """Return the runs that a job left: its own, its parts, and the model that was kept for it."""
+    if outcome.run_id is None:
+        return None
+    lineage = store.lineage(outcome.run_id)
+    others = [run.id for run in (*lineage.made_from, *lineage.parts) if run.tags.get("sweep") == job.sweep]
+    wanted = [run_id for run_id in (*others, outcome.run_id) if run_id != job.compiled]
+    return bundle_bytes(store, *dict.fromkeys(wanted), known=known_there)
