@@ -13,7 +13,9 @@ HubError
 │  ├─ NoProviderError                nobody can carry out this step here
 │  ├─ OutputError                    a result lacks a field
 │  └─ CompileError ProfileError InvokeError    a step failed
-└─ TrackingError                     the store or the current run
+├─ TrackingError                     the store or the current run
+│  └─ StoreUnusableError             the store does not answer: locked, full, its database gone
+└─ WorkerLostError                   whoever carried out a job is gone
 
 Anything else that escapes is a bug of ours and keeps its traceback.
 """
@@ -35,9 +37,11 @@ __all__ = [
     "OutputError",
     "ProfileError",
     "SignatureError",
+    "StoreUnusableError",
     "TrackingError",
     "TransferError",
     "UnknownDeviceError",
+    "WorkerLostError",
     "known",
 ]
 
@@ -179,3 +183,11 @@ class InvokeError(ComponentError):
 
 class TrackingError(HubError):
     """The store cannot be used, or no run is active."""
+
+
+class StoreUnusableError(TrackingError):
+    """The store does not answer now: it is locked or full, or its database is gone. It may come back."""
+
+
+class WorkerLostError(HubError):
+    """Whoever carried out a job is gone, so that nothing is known of it."""

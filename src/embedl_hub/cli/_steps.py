@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,44 +24,25 @@ from embedl_hub.cli._output import (
 )
 from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.core import HubContext
-from embedl_hub.core.component import (
-    CompiledModel,
-    Component,
-    ComponentOutput,
-    LoggedArtifact,
-    RunType,
-    installed_providers,
-)
+from embedl_hub.core.component import Component, RunType
 from embedl_hub.core.device import DEVICES_FILE, load_devices
+from embedl_hub.core.steps import (
+    StepOption,
+    components,
+    keep_model,
+    model_of,
+    options_of,
+    read_arrays,
+    run_of,
+    takes_device,
+)
 from embedl_hub.errors import ConfigError, ConnectError, TrackingError, known
-from embedl_hub.tracking import equal, find_home
+from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from embedl_hub.tracking import Run
-
-_SUFFIXES = {RunType.COMPILE: "Compiler", RunType.PROFILE: "Profiler", RunType.INFERENCE: "Invoker"}
-
-
-def components(run_type: RunType) -> dict[str, type[Component]]:
-    """Return the components of a kind by the name of their toolchain, those of installed providers included."""
-    import embedl_hub.core.compile  # noqa: PLC0415 - only what steps need
-    import embedl_hub.core.invoke  # noqa: PLC0415
-    import embedl_hub.core.profile  # noqa: F401, PLC0415
-
-    installed_providers()
-    found = {}
-    for component in _subclasses(Component):
-        if getattr(component, "run_type", None) is run_type and hasattr(component, "run"):
-            found[component.__name__.removesuffix(_SUFFIXES[run_type]).lower()] = component
-    return found
-
-
-def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
-    for each in base.__subclasses__():
-        yield each
-        yield from _subclasses(each)
 
 
 class StepGroup(KindGroup):
@@ -80,117 +60,32 @@ class StepGroup(KindGroup):
         return None if component is None else with_verbosity(_command_of(cmd_name, component))
 
 
-@dataclasses.dataclass(frozen=True)
-class StepOption:
-    """One parameter of a component's ``run`` as an option: its name there, its flag, and how its text is read."""
-
-    name: str
-    annotation: str
-    text: str
-    is_required: bool = False
-
-    def as_click(self) -> click.Option:
-        """Return the option; one that is not given is not passed on, so that the component's default holds."""
-        flag = f"--{self.name.replace('_', '-')}"
-        help_text = f"{self.text} {self._form()}".strip()
-        if self.annotation == "bool":
-            return click.Option([f"{flag}/--no-{flag[2:]}", self.name], default=None, help=help_text)
-        several = self._takes_arrays()
-        return click.Option(
-            [flag, self.name], required=self.is_required, multiple=several, help=help_text, metavar=self._metavar()
-        )
-
-    def read(self, given: Any) -> Any:  # noqa: ANN401 - what click made of it, what the component takes
-        """Return the value for the component."""
-        if self.annotation == "bool":
-            return given
-        if self._takes_arrays():
-            return read_arrays(given)
-        try:
-            if "tuple[int" in self.annotation:
-                return tuple(int(word) for word in re.split(r"[,x×]", given) if word.strip())
-            for kind in (int, float):
-                if re.search(rf"\b{kind.__name__}\b", self.annotation):
-                    return kind(given)
-        except ValueError:
-            raise ConfigError(f"--{self.name.replace('_', '-')} is {given!r}; it must be {self._metavar()}.") from None
-        return Path(given) if self._takes_path() else given
-
-    def _takes_path(self) -> bool:
-        return "Path" in self.annotation
-
-    def _takes_arrays(self) -> bool:
-        return "ndarray" in self.annotation and not self._takes_path()
-
-    def _metavar(self) -> str:
-        if self._takes_arrays() or self._takes_path():
-            return "PATH"
-        if "tuple[int" in self.annotation:
-            return "N,N,..."
-        return "NUMBER" if re.search(r"\b(int|float)\b", self.annotation) else "TEXT"
-
-    def _form(self) -> str:
-        return "An .npz file, or NAME=FILE.npy, as often as needed." if self._takes_arrays() else ""
+def _as_click(option: StepOption) -> click.Option:
+    """Return the option; one that is not given is not passed on, so that the component's default holds."""
+    flag = f"--{option.name.replace('_', '-')}"
+    form = "An .npz file, or NAME=FILE.npy, as often as needed." if option.takes_arrays else ""
+    help_text = f"{option.text} {form}".strip()
+    if option.annotation == "bool":
+        return click.Option([f"{flag}/--no-{flag[2:]}", option.name], default=None, help=help_text)
+    return click.Option(
+        [flag, option.name],
+        required=option.is_required,
+        multiple=option.takes_arrays,
+        help=help_text,
+        metavar=option.form,
+    )
 
 
-def read_arrays(words: tuple[str, ...]) -> dict[str, Any]:
-    """Return arrays by name from .npz files and NAME=FILE.npy words."""
-    import numpy as np  # noqa: PLC0415 - few commands need it
-
-    arrays: dict[str, Any] = {}
-    for word in words:
-        name, equals, file = word.partition("=")
-        path = Path(file if equals else word)
-        try:
-            if path.suffix == ".npz" and not equals:
-                with np.load(path, allow_pickle=False) as content:
-                    arrays |= {key: content[key] for key in content.files}
-            elif path.suffix == ".npy" and equals:
-                arrays[name] = np.load(path, allow_pickle=False)
-            else:
-                raise ConfigError(f"{word!r} must be an .npz file, which holds its own names, or NAME=FILE.npy.")
-        except (OSError, ValueError, EOFError) as error:
-            if isinstance(error, ConfigError):
-                raise
-            raise ConfigError(f"The arrays in {path} cannot be read: {error}.") from error
-    return arrays
-
-
-def options_of(component: type[Component]) -> list[StepOption]:
-    """Return the options of a component: its keywords, and further positional parameters as required ones."""
-    run: Callable[..., Any] = component.run  # type: ignore[attr-defined]
-    texts = _described(inspect.getdoc(run) or "")
-    found = []
-    for position, (name, parameter) in enumerate(inspect.signature(run).parameters.items()):
-        # self, ctx and the model come another way; so does the device.
-        if position < 3 or name == "device":
-            continue
-        is_required = parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-        found.append(StepOption(name, _spelled(run, parameter.annotation), texts.get(name, ""), is_required))
-    return found
-
-
-def _spelled(run: Callable[..., Any], annotation: object) -> str:
-    """Return an annotation as text, with aliases of its module written out."""
-    text = annotation if isinstance(annotation, str) else str(getattr(annotation, "__name__", annotation))
-    names = inspect.unwrap(run).__globals__
-    return re.sub(r"\b\w+\b", lambda found: _alias(names.get(found[0])) or found[0], text)
-
-
-def _alias(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _described(docstring: str) -> dict[str, str]:
-    """Return the texts of a docstring's Args by name."""
-    texts: dict[str, str] = {}
-    name = ""
-    for line in docstring.partition("Args:")[2].splitlines():
-        if found := re.match(r"    (\w+): (.*)", line):
-            name, texts[found[1]] = found[1], found[2]
-        elif name and line.strip():
-            texts[name] += f" {line.strip()}"
-    return texts
+def _read(option: StepOption, given: Any) -> Any:  # noqa: ANN401 - what click made of it, what the component takes
+    """Return the value for the component."""
+    if option.annotation == "bool":
+        return given
+    if option.takes_arrays:
+        return read_arrays(given)
+    try:
+        return option.read(given)
+    except ValueError:
+        raise ConfigError(f"--{option.name.replace('_', '-')} is {given!r}; it must be {option.form}.") from None
 
 
 def _command_of(name: str, component: type[Component]) -> click.Command:
@@ -201,7 +96,7 @@ def _command_of(name: str, component: type[Component]) -> click.Command:
             key: given.pop(key)
             for key in ("home", "project", "device", "here", "run_name", "tags", "as_json", "output")
         }
-        values = {option.name: option.read(given[option.name]) for option in options if _is_given(given[option.name])}
+        values = {option.name: _read(option, given[option.name]) for option in options if _is_given(given[option.name])}
         _carry_out(component, model, values, _Wishes(**places))
 
     doc = (inspect.getdoc(component) or "").partition("\n")[0]
@@ -212,7 +107,7 @@ def _command_of(name: str, component: type[Component]) -> click.Command:
         short_help=doc if types else f"{doc} No installed package carries it out.",
         help=f"{doc}\n\nMODEL is {_model_help(component)}\n\nCarried out by: {types or 'no installed package'}.",
     )
-    command.params = [click.Argument(["model"]), *(option.as_click() for option in options)]
+    command.params = [click.Argument(["model"]), *(_as_click(option) for option in options)]
     for decorate in _PLACE_OPTIONS:
         decorate(command)
     return command
@@ -313,7 +208,7 @@ def _choice_said(*, is_chosen: bool) -> Iterator[None]:
 
 
 def _with_device(component: type[Component], device: str | None) -> dict[str, str | None]:
-    takes = "device" in inspect.signature(component.run).parameters  # type: ignore[attr-defined]
+    takes = takes_device(component)
     if device is not None and not takes:
         raise ConfigError(f"{component.__name__} takes no device.")
     return {"device": device} if takes else {}
@@ -323,53 +218,13 @@ def find_model(ctx: HubContext, component: type[Component], model: str) -> Any: 
     """Return what a component takes as its model: from a file, or from a run."""
     wants_path = component.run_type is RunType.COMPILE
     if Path(model).exists():
-        return Path(model) if wants_path else _kept(ctx, component, Path(model))
+        return Path(model) if wants_path else keep_model(ctx, component, Path(model))
     assert ctx.client.store is not None  # noqa: S101 - the command line always tracks
     try:
         run = ctx.client.store.run(model)
     except TrackingError as error:
         raise ConfigError(f"{model!r} is neither a file here nor a run: {error}") from error
     return model_of(ctx, component, run)
-
-
-def model_of(ctx: HubContext, component: type[Component], run: Run) -> Any:  # noqa: ANN401 - a path or a compiled model
-    """Return the model that a run made or used, as a component takes it."""
-    names = ("input", "path") if component.run_type is RunType.COMPILE else ("path", "input")
-    artifact = next((run.artifacts[name] for name in names if name in run.artifacts), None)
-    if artifact is None:
-        raise ConfigError(
-            f"Run {run.id} ({run.type}, {run.status}) has no model: it logged the artifacts {known(run.artifacts)}; "
-            f"one of {known(names)} is needed."
-        )
-    if component.run_type is RunType.COMPILE:
-        return artifact.to_local(ctx).local()
-    kind = model_class(component)
-    return kind.from_run(run) if "path" in run.artifacts else kind(path=artifact)
-
-
-def model_class(component: type[Component]) -> type[CompiledModel]:
-    """Return the class of compiled models that a component takes."""
-    parameter = list(inspect.signature(component.run).parameters.values())[2]  # type: ignore[attr-defined]
-    annotation = parameter.annotation
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return next((each for each in _subclasses(CompiledModel) if each.__name__ == name), CompiledModel)
-
-
-def _kept(ctx: HubContext, component: type[Component], path: Path) -> CompiledModel:
-    """Record a file of the user's as a model, so that whatever is done with it can be led back to it."""
-    with ctx.client.start_run(RunType.CUSTOM, "model") as run:
-        run.log_param("source", str(path))
-        artifact = run.log_artifact(path, name="path")
-    return model_class(component)(path=artifact)
-
-
-def run_of(ctx: HubContext, result: object) -> Run:
-    """Return the run that made a result: its artifacts know it; else the newest of the project."""
-    store = ctx.client.store
-    assert store is not None  # noqa: S101 - the command line always tracks
-    values = vars(result).values() if isinstance(result, ComponentOutput) else ()
-    known_ids = (value.run_id for value in values if isinstance(value, LoggedArtifact) and value.run_id)
-    return store.run(next(known_ids, None) or store.find(equal("project", ctx.project_name), limit=1).runs[0].id)
 
 
 def copy_result(run: Run, target: Path) -> None:

@@ -11,10 +11,11 @@ import click
 
 from embedl_hub.cli._output import emit, home_option, json_option, working
 from embedl_hub.cli._settings import project_in_use
-from embedl_hub.cli._steps import components, model_of, open_context, options_of, read_arrays, run_of
+from embedl_hub.cli._steps import open_context
 from embedl_hub.comparison import GateResult as Result
 from embedl_hub.comparison import Verdict, gate, junit_xml
 from embedl_hub.core.component import RunType
+from embedl_hub.core.steps import components, model_of, options_of, read_arrays, run_of
 from embedl_hub.errors import ConfigError, HubError, TrackingError, known
 from embedl_hub.tracking import equal
 

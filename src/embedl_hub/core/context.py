@@ -70,7 +70,7 @@ class HubContext:
         self.home: Path | None = find_home(home) if tracking else None
         self._durable = durable
         self._keep_remote = keep_remote
-        self._lease_wait_s = lease_wait_s
+        self.lease_wait_s = lease_wait_s
         self.tags: Mapping[str, str] = dict(tags or {})
         for name in self.tags:
             check_name("tag name", name)
@@ -167,7 +167,7 @@ class HubContext:
                     yield device
                     return
                 holder = f"{_user()}@{socket.gethostname()} ({self.project_name})"
-                with device.runner.lease(device.lease_dir, holder, wait_s=self._lease_wait_s) as lease:
+                with device.runner.lease(device.lease_dir, holder, wait_s=self.lease_wait_s) as lease:
                     yield device
                     if lease.is_lost:
                         raise LeaseError(

@@ -24,7 +24,8 @@ class Job:
         attempt: 1 for the first try.
         compiled: The run that compiled the model, for steps that take a compiled one. It is in the store of the
             context that the engine was opened with; an engine that works elsewhere brings it there.
-        timeout_s: The step is stopped after this long.
+        timeout_s: The step is stopped after this long on its device.
+        avoid: Devices that it failed on; they get it only where the target has no other.
     """
 
     sweep: str
@@ -32,6 +33,7 @@ class Job:
     attempt: int = 1
     compiled: str | None = None
     timeout_s: float | None = None
+    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Outcome:
     Attributes:
         run_id: Its run, which is in the store of the context; None when it never began.
         error: Why it failed, in words for people; None when it did not.
+        is_stopped: Whether it was ended from outside, as the engine closed: it says nothing about model or board.
         is_boards_fault: Whether the board rather than the model is to blame (no connection, lost lease, time limit):
             worth a health check, and another try elsewhere.
         is_cached: Whether the result was taken from an earlier run.
@@ -54,6 +57,7 @@ class Outcome:
     run_id: str | None
     error: str | None = None
     is_boards_fault: bool = False
+    is_stopped: bool = False
     is_cached: bool = False
     device: str | None = None
     claimed_ms: tuple[int, int] | None = None

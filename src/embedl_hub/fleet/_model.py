@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -17,6 +17,9 @@ class StepKind(StrEnum):
     COMPILE = "compile"
     PROFILE = "profile"
     INVOKE = "invoke"
+
+
+DEFAULT_STEPS = (StepKind.COMPILE, StepKind.PROFILE)
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,57 @@ class SweepOption:
 
     name: str
     steps: Mapping[StepKind, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeviceWish:
+    """Where a sweep is to run; everything named here is a target of its own.
+
+    Nothing named: every device of the context, or this machine where it has none.
+
+
+    Attributes:
+        names: Devices of the context.
+        where: Attributes of devices: ``arch=aarch64, memory>=4GB``; every device that has them is a target.
+        pools: Pools of equal devices, each one target that serves one queue.
+    """
+
+    names: tuple[str, ...] = ()
+    where: str | None = None
+    pools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Models × options × targets, and how to go about them.
+
+    Attributes:
+        name: What it is called.
+        toolchain: Whose components carry out the steps.
+        models: The rows of the matrix.
+        options: The ways to treat each model.
+        devices: Where.
+        steps: What every cell goes through, in this order.
+        timeout_s: A step is stopped after this long on its device.
+        retries: How often a step is tried again after a board's fault.
+        retry_failures: Whether a step that failed on the model's own account is tried again as well.
+        rank: Whether the options of each model are measured against each other in turns on each target.
+        reuse_measurements: Whether an earlier profile or answer of the very same step stands in for a new one.
+        reference: The option whose answers the others are compared with; ``float`` if there is one of that name.
+    """
+
+    name: str
+    toolchain: str
+    models: tuple[SweepModel, ...]
+    options: tuple[SweepOption, ...]
+    devices: DeviceWish = DeviceWish()
+    steps: tuple[StepKind, ...] = DEFAULT_STEPS
+    timeout_s: float | None = None
+    retries: int = 1
+    retry_failures: bool = False
+    rank: bool = False
+    reuse_measurements: bool = False
+    reference: str | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +153,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep written out: every cell, and every step once."""
+    """A sweep written out: every cell, and every step once.
+
+    Attributes:
+        name: The sweep's name.
+        cells: Every combination, in the order of the sweep.
+        steps: By key; each as often as it is done, not as often as it is needed.
+        targets: The targets in use.
+        labels: By model, the file with the right answers to its test data.
+        settings: The sweep it was made from, for what says how to go about it.
+    """
 
     name: str
     cells: tuple[Cell, ...]
     steps: Mapping[str, Step]
+    targets: tuple[Target, ...] = ()
+    labels: Mapping[str, Path] = field(default_factory=dict)
+    settings: Sweep | None = None

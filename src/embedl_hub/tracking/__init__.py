@@ -1,8 +1,8 @@
 """Recording of runs: the client that writes, the store that keeps, the values that come back."""
 
-from embedl_hub.tracking._blobs import folder_content, hash_file, walk_files
+from embedl_hub.tracking._blobs import describe, folder_content, hash_file, walk_files
 from embedl_hub.tracking._bundle import Imported, export_bundle, import_bundle
-from embedl_hub.tracking._client import ActiveRun, Client
+from embedl_hub.tracking._client import ActiveRun, Client, LabelledRuns
 from embedl_hub.tracking._collect import Collected, collect
 from embedl_hub.tracking._filter import check_filter, equal
 from embedl_hub.tracking._find import Page
@@ -33,6 +33,7 @@ __all__ = [
     "Collected",
     "DeviceSummary",
     "Imported",
+    "LabelledRuns",
     "Lineage",
     "LoggedArtifact",
     "LoggedMetric",
@@ -53,6 +54,7 @@ __all__ = [
     "check_filter",
     "check_name",
     "collect",
+    "describe",
     "equal",
     "export_bundle",
     "find_home",

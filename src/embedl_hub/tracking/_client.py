@@ -270,6 +270,19 @@ def _param_facts(param: LoggedParam) -> dict[str, object]:
     return {"kind": "param", "name": param.name, "value": param.value}
 
 
+class LabelledRuns:
+    """The runs that a block of one thread started, with the tags that they were given."""
+
+    def __init__(self, tags: Mapping[str, object]) -> None:
+        self.tags = tags
+        self.started: list[ActiveRun] = []
+
+    @property
+    def last(self) -> ActiveRun | None:
+        """The run that was started last; None before the first."""
+        return self.started[-1] if self.started else None
+
+
 class Client:
     """Starts runs and logs to them. Made by a context; never None, tracked or not.
 
@@ -330,6 +343,9 @@ class Client:
         run = self._begin(parent_id=stack[-1].id if stack else None, **facts)
         stack.append(run)
         try:
+            if (labelled := self._labelled()) is not None and len(stack) == 1:
+                labelled.started.append(run)
+                run.log_batch(tags=labelled.tags)
             yield run
         except BaseException as error:
             # The one place, besides translation at a library's edge, that sees every exception: it goes on unchanged.
@@ -348,6 +364,19 @@ class Client:
         finally:
             stack.remove(run)
             self._alive.discard(run)
+
+    @contextlib.contextmanager
+    def labelling(self, tags: Mapping[str, object]) -> Iterator[LabelledRuns]:
+        """Give these tags to every run that this thread starts in the block, parts of another run left out.
+
+        Yields what lists those runs: whoever calls a component learns which run it made, also when it failed.
+        """
+        before, labelled = self._labelled(), LabelledRuns(tags)
+        self._active.labelled = labelled
+        try:
+            yield labelled
+        finally:
+            self._active.labelled = before
 
     def start_detached(self, run_type: RunType | str = RunType.CUSTOM, name: str | None = None) -> str:
         """Start a run that no process holds, and return its id: it goes on until :meth:`attach` finishes it."""
@@ -440,6 +469,9 @@ class Client:
             if (scratch := self._scratch.get(os.getpid())) is None:
                 scratch = self._scratch[os.getpid()] = Path(tempfile.mkdtemp(prefix="edgeproof-"))
         return Path(tempfile.mkdtemp(dir=scratch))
+
+    def _labelled(self) -> LabelledRuns | None:
+        return getattr(self._active, "labelled", None)
 
     def _stack(self) -> list[ActiveRun]:
         try:

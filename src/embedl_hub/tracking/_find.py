@@ -25,7 +25,7 @@ from embedl_hub.tracking._migrations import LONGEST_INDEXED
 from embedl_hub.tracking._models import LoggedMetric, LoggedParam, Run, RunStatus, RunType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from embedl_hub.tracking._database import Connection, Words
     from embedl_hub.tracking._filter import Condition, Literal
@@ -254,16 +254,32 @@ class Finder:
         values = (*tables.values, *where.values, *order.values, limit, offset)
         return self._with_last_values(self.connection.execute(statement, values).fetchall())
 
-    def _with_last_values(self, rows: list[tuple[object, ...]]) -> list[Run]:
-        params: dict[object, dict[str, LoggedParam]] = defaultdict(dict)
+    def tagged(
+        self, name: str, tag_values: Iterable[str], *, params: Sequence[str], projects: tuple[str, ...] | None
+    ) -> list[Run]:
+        """Return the runs whose tag has one of some values, oldest first, with these parameters only."""
+        rows: list[tuple[object, ...]] = []
+        in_sight = _joined([] if projects is None else [_of_projects(projects)])
+        for group, marks in _in_groups(list(tag_values)):
+            statement = f"""SELECT {_RUN_COLUMNS} FROM tag AS own CROSS JOIN run CROSS JOIN project
+                WHERE own.name = ? AND own.value IN ({marks}) AND length(own.value) <= {LONGEST_INDEXED}
+                AND run.key = own.run AND project.key = run.project AND {in_sight.text}"""  # noqa: S608 - our own words
+            rows += self.connection.execute(statement, (name, *group, *in_sight.values)).fetchall()
+        return self._with_last_values(sorted(rows, key=lambda row: str(row[1])), params=params)
+
+    def _with_last_values(self, rows: list[tuple[object, ...]], *, params: Sequence[str] | None = None) -> list[Run]:
+        only, names = "", tuple(params or ())
+        if params is not None:
+            only = f" AND name IN ({', '.join('?' * len(names)) or 'NULL'})"
+        found: dict[object, dict[str, LoggedParam]] = defaultdict(dict)
         metrics: dict[object, list[LoggedMetric]] = defaultdict(list)
         tags: dict[object, dict[str, str]] = defaultdict(dict)
         for keys, marks in _in_groups([row[0] for row in rows]):
             for key, name, value in self.connection.execute(
-                f"SELECT run, name, value FROM param WHERE run IN ({marks})",  # noqa: S608 - question marks
-                keys,
+                f"SELECT run, name, value FROM param WHERE run IN ({marks}){only}",  # noqa: S608 - question marks
+                (*keys, *names),
             ):
-                params[key][name] = LoggedParam(name, json.loads(value))
+                found[key][name] = LoggedParam(name, json.loads(value))
             for key, name, value, step, time_ms in self.connection.execute(
                 f"SELECT run, name, value, step, time_ms FROM metric WHERE run IN ({marks}) AND latest = 1",  # noqa: S608 - question marks
                 keys,
@@ -274,7 +290,7 @@ class Finder:
                 keys,
             ):
                 tags[key][name] = value
-        return [run_of(row, params=params[row[0]], metrics=tuple(metrics[row[0]]), tags=tags[row[0]]) for row in rows]
+        return [run_of(row, params=found[row[0]], metrics=tuple(metrics[row[0]]), tags=tags[row[0]]) for row in rows]
 
     def _few(self, part: Condition) -> _Sql | None:
         """Return a query for the runs that meet a condition, when it is an equality that few runs meet."""

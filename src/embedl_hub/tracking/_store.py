@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from embedl_hub.errors import TrackingError
+from embedl_hub.errors import StoreUnusableError, TrackingError
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._database import open_database
@@ -29,7 +29,7 @@ from embedl_hub.tracking._rows import TABLES, apply_to_run, files_of, remove_run
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from embedl_hub.tracking._database import Connection
     from embedl_hub.tracking._journal import Record
@@ -142,6 +142,11 @@ class Store:
         """Close the index."""
         self._pool.close()
 
+    def check(self) -> None:
+        """Raise StoreUnusableError unless the index answers and may be written."""
+        with self._transaction() as connection:
+            connection.execute("SELECT count(*) FROM project").fetchone()
+
     @property
     def is_served(self) -> bool:
         """Whether this is a server's home: its runs go on in processes elsewhere, whatever this machine knows."""
@@ -244,6 +249,16 @@ class Store:
             page = self.find(where, order=order, archived=archived, limit=LARGEST_PAGE, after=page.after)
             runs += page.runs
         return runs
+
+    def tagged(self, name: str, values: Iterable[str], *, params: Sequence[str] = ()) -> list[Run]:
+        """Return all runs, archived ones too, whose tag has one of these values, oldest first.
+
+        Made for many at once: they come with their tags and last metrics, without artifacts, and of their parameters
+        only with those named.
+        """
+        with self._reading() as connection:
+            finder = Finder(connection, self._database.words)
+            return finder.tagged(name, values, params=params, projects=self._only)
 
     def count(self, where: str = "", *, archived: bool | None = False) -> int:
         """Return how many runs meet the conditions."""
@@ -534,9 +549,9 @@ class Store:
                 raise DamagedIndexError(self._database.damaged(error)) from error
             raise self.unusable(error) from error
 
-    def unusable(self, error: Exception) -> TrackingError:
+    def unusable(self, error: Exception) -> StoreUnusableError:
         """Return the error that says why the store cannot be used, and what to do."""
-        return TrackingError(
+        return StoreUnusableError(
             f"The store {self.home} cannot be used: {error}. Check that its folder is writable and has space, "
             "or choose another with EMBEDL_HUB_HOME or home=."
         )

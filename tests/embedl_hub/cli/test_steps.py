@@ -11,7 +11,7 @@ from support.cli import answer, hub
 from support.models import residual_net, save
 
 from embedl_hub.cli._output import number, size
-from embedl_hub.cli._steps import read_arrays
+from embedl_hub.core.steps import read_arrays
 from embedl_hub.errors import ConfigError
 
 _PACKAGE = '''

@@ -15,10 +15,13 @@ from embedl_hub.core.component._provider_type import normal_type
 from embedl_hub.core.component._signature import RunSignature, check_component, check_provider_function
 from embedl_hub.core.context import HubContext, spec_as_value
 from embedl_hub.errors import ConfigError, OutputError, SignatureError, known
-from embedl_hub.tracking import RunType
+from embedl_hub.tracking import RunType, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+CLAIMED = "$claimed"
+"""The parameter that says from when until when a run had its device."""
 
 ProviderFunction = TypeVar("ProviderFunction", bound="Callable[..., Any]")
 
@@ -138,7 +141,7 @@ class Component:
         with client.start_run(
             self.run_type, self.name, component=type(self).__name__, provider=provider.type, device=device
         ):
-            with contextlib.nullcontext() if device is None else ctx.claim(device):
+            with contextlib.nullcontext() if device is None else _claimed(ctx, device):
                 self._record(ctx, provider, device, options)
                 result = provider.function(*positional, **options)
             if signature.returns is not None and not isinstance(result, signature.returns):
@@ -150,14 +153,23 @@ class Component:
             return result
 
     def _record(self, ctx: HubContext, provider: Provider, device: str | None, options: Mapping[str, object]) -> None:
-        run = ctx.client.run
-        for name, tag in ctx.tags.items():
-            run.log_tag(name, tag)
-        for name, value in options.items():
-            run.log_param(name, value)
-        run.log_param("$versions", tool_versions(provider.tools))
+        params = {**options, "$versions": tool_versions(provider.tools)}
         if device is not None:
-            run.log_param("$device_spec", spec_as_value(ctx.device_spec(device)))
+            params["$device_spec"] = spec_as_value(ctx.device_spec(device))
+        ctx.client.run.log_batch(params, tags=ctx.tags)
+
+
+@contextlib.contextmanager
+def _claimed(ctx: HubContext, device: str) -> Iterator[None]:
+    """Have a device, and record from when until when: a run begins before, while it waits for its turn."""
+    run = ctx.client.run
+    with ctx.claim(device):
+        from_ms = now_ms()
+        run.log_param(CLAIMED, {"from_ms": from_ms})
+        try:
+            yield
+        finally:
+            run.log_param(CLAIMED, {"from_ms": from_ms, "until_ms": now_ms()})
 
 
 def _dispatching(declared: Callable[..., Any]) -> Callable[..., Any]:

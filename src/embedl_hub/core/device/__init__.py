@@ -11,6 +11,7 @@ from embedl_hub.core.device._litert import EmbedlLiteRTConfig, LiteRTConfig
 from embedl_hub.core.device._local import LocalCommandRunner
 from embedl_hub.core.device._measuring import MeasuringConfig
 from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
+from embedl_hub.core.device._process import Commands, stoppable_commands
 from embedl_hub.core.device._qai_hub import QAIHubConfig
 from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner, Lease, LeasingRunner
 from embedl_hub.core.device._spec import DeviceSpec
@@ -26,6 +27,7 @@ __all__ = [
     "Board",
     "CommandResult",
     "CommandRunner",
+    "Commands",
     "Device",
     "DeviceKind",
     "DeviceSpec",
@@ -50,4 +52,5 @@ __all__ = [
     "make_device",
     "read_devices",
     "register_device_kind",
+    "stoppable_commands",
 ]

@@ -103,8 +103,24 @@ def _beat(keeper: Process, lease: Lease, released: threading.Event) -> None:
             return
 
 
+class LocalLease(Lease):
+    """This machine's lease, which can be let go of from another thread than the one that holds it."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+        self._lock = threading.Lock()
+
+    def let_go(self) -> None:
+        """Free the machine; whoever holds the lease is told at the end that it was lost."""
+        with self._lock:
+            if not self.is_lost:
+                self.lose()
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+
 @contextlib.contextmanager
-def keep_local_lease(lock_dir: str, holder: str, *, wait_s: float) -> Iterator[Lease]:
+def keep_local_lease(lock_dir: str, holder: str, *, wait_s: float) -> Iterator[LocalLease]:
     """Hold this machine's lease: the same lock that a keeper of a remote user would take here."""
     folder = Path(lock_dir)
     note = folder / "holder"
@@ -117,10 +133,13 @@ def keep_local_lease(lock_dir: str, holder: str, *, wait_s: float) -> Iterator[L
         note.unlink(missing_ok=True)
         with contextlib.suppress(FileExistsError), note.open("x", encoding="utf-8") as file:
             file.write(f"{holder} since {time.strftime('%H:%M:%S')}")
+        lease = LocalLease(fd)
         try:
-            yield Lease()
+            yield lease
         finally:
-            note.unlink(missing_ok=True)
+            if not lease.is_lost:
+                note.unlink(missing_ok=True)
+            lease.let_go()
     finally:
         os.close(fd)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
@@ -9,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedl_hub.core.device._lease import keep_local_lease
+from embedl_hub.core.device._lease import LocalLease, keep_local_lease
 from embedl_hub.core.device._process import ProcessGroup, execute
 from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_argv
 from embedl_hub.core.device._script import BEAT_LIMIT_S, SUPERVISE, WATCH
@@ -18,12 +19,14 @@ from embedl_hub.errors import CommandError, TransferError
 from embedl_hub.tracking import walk_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Sequence
 
 
 class LocalCommandRunner:
     """Runs commands and copies files on this machine, with the same promises as over SSH."""
+
+    def __init__(self) -> None:
+        self._leases: set[LocalLease] = set()
 
     def run(
         self,
@@ -46,7 +49,8 @@ class LocalCommandRunner:
             # Arguments that are too long, or no process left to have.
             raise CommandError(words, 126, stderr=str(error)) from error
         if outcome.exit_code != 0:
-            limit_s = timeout_s if outcome.exit_code is None else None
+            is_late = outcome.exit_code is None and not outcome.is_stopped_by_other
+            limit_s = timeout_s if is_late else None
             raise CommandError(words, outcome.exit_code, outcome.stdout, outcome.stderr, timeout_s=limit_s)
         return CommandResult(outcome.stdout, outcome.stderr, outcome.exit_code)
 
@@ -58,9 +62,20 @@ class LocalCommandRunner:
         """Copy a file or folder; see :class:`CommandRunner`."""
         _copy(Path(remote), Path(local))
 
-    def lease(self, lock_dir: str, holder: str, *, wait_s: float) -> AbstractContextManager[Lease]:
+    @contextlib.contextmanager
+    def lease(self, lock_dir: str, holder: str, *, wait_s: float) -> Iterator[Lease]:
         """Hold this machine's lease for the length of a block."""
-        return keep_local_lease(lock_dir, holder, wait_s=wait_s)
+        with keep_local_lease(lock_dir, holder, wait_s=wait_s) as lease:
+            self._leases.add(lease)
+            try:
+                yield lease
+            finally:
+                self._leases.discard(lease)
+
+    def close(self) -> None:
+        """Let go of this machine: what a thread that hangs holds through this runner would stay taken."""
+        for lease in list(self._leases):
+            lease.let_go()
 
 
 @functools.cache

@@ -10,14 +10,16 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING, Protocol
 
 from embedl_hub.core.device._script import BEAT_EVERY_S, STOP
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # The far side needs a moment to end the group and say so: two seconds between TERM and KILL, and a margin.
 _GRACE_S = 4.0
@@ -28,11 +30,12 @@ _MOST_OUTPUT_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a process ended; ``exit_code`` is None when it was stopped at its time limit."""
+    """How a process ended; ``exit_code`` is None when it was stopped: at its time limit, or by another thread."""
 
     stdout: str
     stderr: str
     exit_code: int | None
+    is_stopped_by_other: bool = False
 
 
 class Process(Protocol):
@@ -64,19 +67,76 @@ class ProcessGroup(subprocess.Popen[bytes]):
             os.killpg(self.pid, signal.SIGKILL)
 
 
+class Commands:
+    """The commands that a block runs, for another thread to stop: see :func:`stoppable_commands`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: list[Process] = []
+        self._stopped = threading.Event()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether they were told to stop; whatever the block starts later is stopped at once."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """Have the commands that run now ended, with everything they started; whoever waits for them is told."""
+        with self._lock:
+            self._stopped.set()
+            for process in self._running:
+                _ask_to_stop(process)
+
+    @contextlib.contextmanager
+    def following(self, process: Process) -> Iterator[None]:
+        """Have a command stopped with the others while the block lasts."""
+        with self._lock:
+            self._running.append(process)
+            if self.is_stopped:
+                _ask_to_stop(process)
+        try:
+            yield
+        finally:
+            # Before its streams are closed: their numbers may be somebody else's the moment after.
+            with self._lock:
+                self._running.remove(process)
+
+
+_COMMANDS: ContextVar[Commands | None] = ContextVar("commands", default=None)
+
+
+@contextlib.contextmanager
+def stoppable_commands() -> Iterator[Commands]:
+    """Let another thread stop the commands that this thread runs in the block, on whichever machine."""
+    commands = Commands()
+    token = _COMMANDS.set(commands)
+    try:
+        yield commands
+    finally:
+        _COMMANDS.reset(token)
+
+
 def execute(process: Process, *, timeout_s: float | None, echo: bool) -> Outcome:
     """Bring a supervised command to its end."""
+    commands = _COMMANDS.get() or Commands()
+    with _Capture(process, echo=echo) as capture, commands.following(process):
+        outcome = _execute(process, capture, timeout_s)
+    if commands.is_stopped and outcome.exit_code != 0:
+        return replace(outcome, exit_code=None, is_stopped_by_other=True)
+    return outcome
+
+
+def _execute(process: Process, capture: _Capture, timeout_s: float | None) -> Outcome:
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    with _Capture(process, echo=echo) as capture:
-        try:
-            in_time = _follow(process, capture, deadline)
-        except BaseException:
-            _halt(process)
-            raise
-        if not in_time:
-            _halt(process)
-            capture.drain()
-        return Outcome(capture.text("stdout"), capture.text("stderr"), process.returncode if in_time else None)
+    try:
+        in_time = _follow(process, capture, deadline)
+    except BaseException:
+        _halt(process)
+        raise
+    if not in_time:
+        _halt(process)
+        capture.drain()
+    return Outcome(capture.text("stdout"), capture.text("stderr"), process.returncode if in_time else None)
 
 
 def _follow(process: Process, capture: _Capture, deadline: float) -> bool:
@@ -97,10 +157,16 @@ def _follow(process: Process, capture: _Capture, deadline: float) -> bool:
 
 def _halt(process: Process) -> None:
     """Have a supervised command ended, with what it left behind if it has ended already."""
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.write(STOP)
+    _ask_to_stop(process)
     stop(process)
+
+
+def _ask_to_stop(process: Process) -> None:
+    if process.stdin is not None:
+        # ValueError: its own thread was quicker, and closed it.
+        with contextlib.suppress(OSError, ValueError):
+            process.stdin.write(STOP)
+            process.stdin.flush()
 
 
 def stop(process: Process) -> None:

@@ -76,7 +76,7 @@ class SSHCommandRunner:
         if outcome.exit_code is not None:
             self._connection.check(session, f"while {words[0]!r} was running")
         if outcome.exit_code != 0:
-            over = limit_s if outcome.exit_code is None else None
+            over = limit_s if outcome.exit_code is None and not outcome.is_stopped_by_other else None
             raise CommandError(
                 words, outcome.exit_code, outcome.stdout, outcome.stderr, timeout_s=over, place=self.config.place
             )

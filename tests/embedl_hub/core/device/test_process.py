@@ -11,7 +11,14 @@ from support.clients import start_client
 from support.processes import group, open_files, running, unique_sleep, wait_until
 from support.sshd import SSHServer
 
-from embedl_hub.core.device import LocalCommandRunner, SSHCommandRunner, SSHConfig
+from embedl_hub.core.device import (
+    CommandRunner,
+    Commands,
+    LocalCommandRunner,
+    SSHCommandRunner,
+    SSHConfig,
+    stoppable_commands,
+)
 from embedl_hub.core.device._process import ProcessGroup, execute, stop
 from embedl_hub.errors import CommandError
 
@@ -152,3 +159,30 @@ def test_a_command_dies_when_its_client_falls_silent(ssh_server: SSHServer) -> N
         client.kill()
     print(f"ended after {took_s:.1f} s of silence")  # noqa: T201 - shown by pytest -rP
     assert 5 < took_s < 30
+
+
+@pytest.mark.parametrize("place", ["here", "board"])
+def test_another_thread_can_stop_what_a_block_runs(place: str, board: SSHCommandRunner) -> None:
+    """The command ends with what it started, its thread comes free, and what the block starts later ends too."""
+    runner: CommandRunner = board if place == "board" else LocalCommandRunner()
+    seen: list[Commands] = []
+    errors: list[CommandError] = []
+
+    def work() -> None:
+        with stoppable_commands() as commands:
+            seen.append(commands)
+            for _ in range(2):
+                with pytest.raises(CommandError) as caught:
+                    runner.run(["sh", "-c", "sleep 60 & wait"], hide=True)
+                errors.append(caught.value)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: bool(seen), 10)
+    time.sleep(0.3)
+    seen[0].stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert [error.exit_code for error in errors] == [None, None]
+    assert "was stopped on" in str(errors[0])
+    assert runner.run(["echo", "free"], hide=True).stdout == "free\n"

@@ -1,0 +1,50 @@
+"""Sweeps: many models, many options, many boards, on threads of this machine or another engine."""
+
+from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
+from embedl_hub.fleet._evaluate import Score, score
+from embedl_hub.fleet._expand import expand
+from embedl_hub.fleet._model import (
+    Cell,
+    DeviceWish,
+    Plan,
+    Step,
+    StepKind,
+    Sweep,
+    SweepModel,
+    SweepOption,
+    Target,
+)
+from embedl_hub.fleet._read import read_sweep
+from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
+from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
+from embedl_hub.fleet._threads import Threads
+from embedl_hub.fleet._work import carry_out
+
+__all__ = [
+    "Cell",
+    "CellResult",
+    "CellState",
+    "DeviceWish",
+    "Engine",
+    "Job",
+    "Listener",
+    "Outcome",
+    "Plan",
+    "Score",
+    "Step",
+    "StepKind",
+    "Sweep",
+    "SweepModel",
+    "SweepOption",
+    "SweepResult",
+    "Target",
+    "Threads",
+    "Workers",
+    "carry_out",
+    "expand",
+    "find_sweep",
+    "plan_sweep",
+    "read_sweep",
+    "run_sweep",
+    "score",
+]
