@@ -65,7 +65,7 @@ class _Place(int):
 
 
 def _as_data(node: fx.Node, place: dict[fx.Node, int]) -> tuple[Any, ...]:
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda one: _Place(place[one]))  # type: ignore[arg-type, return-value]
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda one: _Place(place[one]))
     return node.name, node.op, node.target, args, kwargs, node.type
 
 

@@ -37,13 +37,13 @@ def node(
     Anyone who reaches the cluster's ports can run programs on its hosts: keep it in a network of your own, and set
     RAY_AUTH_MODE=token with one token on all hosts.
     """
-    from embedl_hub.fleet._ray_node import DEFAULT_PORT, become_node, plan_node  # noqa: PLC0415 - loads Ray
+    from embedl_hub.fleet import become_node, plan_node  # noqa: PLC0415 - loads numpy
 
     if head == (address is not None):
         raise click.UsageError("Give either --head, or --address HOST:PORT of the head to join.")
     if address is not None and port is not None:
         raise click.UsageError("--port is the head's; a host that joins has none.")
-    plan = plan_node(find_home(home), address=address, port=port or DEFAULT_PORT, ip=ip, cpus=cpus, temporary=temp_dir)
+    plan = plan_node(find_home(home), address=address, port=port, ip=ip, cpus=cpus, temporary=temp_dir)
     boards = ", ".join(plan.devices) or "no boards: only processors"
     click.echo(f"Offering {boards}, as {plan.home / 'devices.toml'} says they are reached.")
     click.echo(f"Starting: {' '.join(plan.argv)}")
@@ -55,10 +55,9 @@ def node(
 @json_option
 def status(address: str, as_json: bool) -> None:
     """Show the hosts of the cluster, the boards that each of them reaches, and which are at work."""
-    from embedl_hub.fleet._ray_cluster import busy_devices, connected, hosts  # noqa: PLC0415 - loads Ray
+    from embedl_hub.fleet import cluster_hosts  # noqa: PLC0415 - loads Ray
 
-    with connected(address):
-        found, busy = hosts(), busy_devices()
+    found = cluster_hosts(address)
     if as_json:
         emit(
             [
@@ -67,7 +66,7 @@ def status(address: str, as_json: bool) -> None:
                     "address": host.address,
                     "alive": host.is_alive,
                     "cpus": host.cpus,
-                    "devices": [{"name": name, "busy": name in busy} for name in host.devices],
+                    "devices": [{"name": name, "busy": name in host.busy} for name in host.devices],
                 }
                 for host in found
             ]
@@ -79,7 +78,7 @@ def status(address: str, as_json: bool) -> None:
             host.address,
             "yes" if host.is_alive else "gone",
             f"{host.cpus:g}",
-            ", ".join(f"{name} (at work)" if name in busy else name for name in host.devices) or "-",
+            ", ".join(f"{name} (at work)" if name in host.busy else name for name in host.devices) or "-",
         )
         for host in found
     ]
@@ -90,7 +89,7 @@ def status(address: str, as_json: bool) -> None:
 @home_option
 def stop(home: Path | None) -> None:
     """End this home's node, and no other Ray of this host."""
-    from embedl_hub.fleet._ray_node import stop_node  # noqa: PLC0415 - loads Ray
+    from embedl_hub.fleet import stop_node  # noqa: PLC0415 - loads numpy
 
     folder = find_home(home)
     click.echo(f"The node of {folder} has ended." if stop_node(folder) else f"No node of {folder} is running.")

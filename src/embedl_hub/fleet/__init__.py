@@ -14,6 +14,9 @@ from embedl_hub.fleet._model import (
     SweepOption,
     Target,
 )
+from embedl_hub.fleet._ray import Ray
+from embedl_hub.fleet._ray_cluster import Host, cluster_hosts
+from embedl_hub.fleet._ray_node import NodePlan, become_node, plan_node, stop_node
 from embedl_hub.fleet._read import read_sweep
 from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
@@ -26,10 +29,13 @@ __all__ = [
     "CellState",
     "DeviceWish",
     "Engine",
+    "Host",
     "Job",
     "Listener",
+    "NodePlan",
     "Outcome",
     "Plan",
+    "Ray",
     "Score",
     "Step",
     "StepKind",
@@ -40,11 +46,15 @@ __all__ = [
     "Target",
     "Threads",
     "Workers",
+    "become_node",
     "carry_out",
+    "cluster_hosts",
     "expand",
     "find_sweep",
+    "plan_node",
     "plan_sweep",
     "read_sweep",
     "run_sweep",
     "score",
+    "stop_node",
 ]

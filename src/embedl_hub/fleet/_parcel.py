@@ -13,13 +13,13 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import export_bundle, folder_content, hash_file, import_bundle, walk_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from embedl_hub.fleet._engine import Job
     from embedl_hub.tracking import Store
@@ -55,26 +55,22 @@ class Parcel(Generic[Ref]):
         paths: What is at the paths that it mentions.
         contents: Where each content can be had, in pieces, by hash.
         runs: The manifests of the runs it builds on, as a bundle without contents.
+        known: Those contents that the sender's store keeps: they need not come back with the job's runs.
     """
 
     job: Job
     paths: Mapping[Path, SentPath]
     contents: Mapping[str, tuple[Ref, ...]]
     runs: bytes | None
-
-
-class Put(Protocol[Ref]):
-    """Keeps a piece of a content where other hosts can get it."""
-
-    def __call__(self, data: bytes, /) -> Ref:
-        """Return what the piece is got with."""
-        ...
+    known: frozenset[str] = frozenset()
 
 
 class Packer(Generic[Ref]):
     """Makes parcels. Every file is read once, and what was put lately is not put again."""
 
-    def __init__(self, store: Store | None, put: Put[Ref], *, most_kept_bytes: int = _MOST_KEPT_BYTES) -> None:
+    def __init__(
+        self, store: Store | None, put: Callable[[bytes], Ref], *, most_kept_bytes: int = _MOST_KEPT_BYTES
+    ) -> None:
         self._store = store
         self._put = put
         self._most_kept_bytes = most_kept_bytes
@@ -93,7 +89,12 @@ class Packer(Generic[Ref]):
         if job.compiled is not None:
             runs, own = self._pack_run(job.compiled)
             places |= own
-        return Parcel(job, paths, {sha256: self._keep(sha256, place) for sha256, place in places.items()}, runs)
+        contents = {sha256: self._keep(sha256, place) for sha256, place in places.items()}
+        return Parcel(job, paths, contents, runs, self._kept_in_store(contents))
+
+    def _kept_in_store(self, contents: Iterable[str]) -> frozenset[str]:
+        store = self._store
+        return frozenset(one for one in contents if store is not None and store.blobs.path_of(one).exists())
 
     def _describe(self, path: Path) -> SentPath:
         if path not in self._known:
@@ -135,7 +136,7 @@ def unpack(parcel: Parcel[Ref], store: Store, get: Callable[[Ref], bytes]) -> Jo
     """Make everything that a job needs available here, and return the job with the paths of this host."""
     for sha256, pieces in parcel.contents.items():
         if not store.blobs.path_of(sha256).exists():
-            store.blobs.receive(_Pieces(pieces, get), sha256)  # type: ignore[arg-type] - reading is all that is asked
+            store.blobs.receive(cast("IO[bytes]", _Pieces(pieces, get)), sha256)
     if parcel.runs is not None:
         take_in(store, parcel.runs)
     places = {path: _lay_out(store, path.name, sent) for path, sent in parcel.paths.items()}

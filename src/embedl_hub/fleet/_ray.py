@@ -23,7 +23,7 @@ from embedl_hub.fleet._parcel import Packer, Parcel, take_in
 from embedl_hub.fleet._ray_cluster import (
     connected,
     device_resource,
-    hosts_of,
+    hosts,
     lost_workers,
     need_ray,
     reachable_devices,
@@ -268,8 +268,9 @@ class _Workers:
             elif time.monotonic() - seen_s > self._settings.host_wait_s:
                 self._ray.cancel(stream, force=True)
                 raise WorkerLostError(
-                    f"No host of the cluster has reached device {device!r} for {self._settings.host_wait_s:g} s; "
-                    f"hosts: {known(hosts_of(self._ray.nodes()))}. Is its host on, and does embedl-hub fleet node run there?"
+                    f"No host of the cluster has reached device {device!r} for {self._settings.host_wait_s:g} s; hosts "
+                    f"there: {known(host.name for host in hosts() if host.is_alive)}. Is the device's host on, and "
+                    "does embedl-hub fleet node run there?"
                 )
         return said
 

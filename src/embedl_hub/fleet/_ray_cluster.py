@@ -34,6 +34,7 @@ class Host:
         is_alive: Whether it is there.
         cpus: Processors it offers to work without a board.
         devices: The boards that it reaches.
+        busy: Those of them that have a job of the cluster.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Host:
     is_alive: bool
     cpus: float
     devices: tuple[str, ...]
+    busy: tuple[str, ...] = ()
 
 
 def need_ray() -> Any:  # noqa: ANN401 - a module
@@ -92,34 +94,28 @@ def connected(address: str | None, devices: Iterable[str] = ()) -> Iterator[None
         ray.shutdown()
 
 
+def cluster_hosts(address: str = "auto") -> list[Host]:
+    """Return the hosts of a cluster; by default of the one that this host belongs to."""
+    with connected(address):
+        return hosts()
+
+
 def hosts() -> list[Host]:
-    """Return the hosts of the cluster that this process belongs to."""
-    return [
-        Host(
-            name=node["NodeManagerHostname"],
-            address=node["NodeManagerAddress"],
-            is_alive=node["Alive"],
-            cpus=node["Resources"].get("CPU", 0.0),
-            devices=tuple(sorted(_devices_of(node["Resources"]))),
-        )
-        for node in need_ray().nodes()
-    ]
-
-
-def hosts_of(nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the nodes that are alive."""
-    return [node["NodeManagerHostname"] for node in nodes if node["Alive"]]
+    """Return the hosts of the cluster that this process has joined."""
+    ray = need_ray()
+    free = ray.available_resources()
+    found = []
+    for node in ray.nodes():
+        devices = tuple(sorted(_devices_of(node["Resources"])))
+        busy = tuple(name for name in devices if free.get(device_resource(name), 0.0) < 1.0)
+        cpus = node["Resources"].get("CPU", 0.0)
+        found.append(Host(node["NodeManagerHostname"], node["NodeManagerAddress"], node["Alive"], cpus, devices, busy))
+    return found
 
 
 def reachable_devices() -> set[str]:
     """Return every board that a host of the cluster reaches."""
-    return {device for host in hosts() if host.is_alive for device in host.devices}
-
-
-def busy_devices() -> set[str]:
-    """Return the boards that have a job of the cluster."""
-    free = need_ray().available_resources()
-    return {device for device in reachable_devices() if free.get(device_resource(device), 0.0) < 1.0}
+    return {device for node in need_ray().nodes() if node["Alive"] for device in _devices_of(node["Resources"])}
 
 
 def _devices_of(resources: Mapping[str, float]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from embedl_hub.fleet._engine import Outcome
 from embedl_hub.fleet._model import Target
 from embedl_hub.fleet._parcel import bundle_bytes, unpack
 from embedl_hub.fleet._targets import HERE
-from embedl_hub.fleet._threads import Threads, has_abandoned
+from embedl_hub.fleet._threads import Threads
 from embedl_hub.fleet._work import blames_board
 from embedl_hub.tracking import find_home
 
@@ -102,8 +102,8 @@ def _work(parcel: Parcel[ObjectRef[bytes]], terms: Terms, device: str | None) ->
         with Threads().open(ctx, (target,)) as workers:
             yield Begun(socket.gethostname(), os.getpid())
             outcome = workers.submit(job).result()
-        is_hung = has_abandoned(workers)
-        runs = None if terms.home is not None else _bundle(store, job, outcome, frozenset(parcel.contents))
+        is_hung = workers.has_abandoned
+        runs = None if terms.home is not None else _bundle(store, job, outcome, parcel.known)
         yield Ended(outcome, runs, is_hung)
         if is_hung:
             # Held until whoever asked ends this process: no other job may be given to it.

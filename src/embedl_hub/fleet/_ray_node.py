@@ -18,7 +18,7 @@ from embedl_hub.fleet._ray_cluster import QUIET, need_ray, resources_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-DEFAULT_PORT = 6379
+_PORT = 6379
 _NODE_FILE = "fleet-node"
 _ENVIRONMENT_VARIABLE = "EMBEDL_HUB_HOME"
 
@@ -44,7 +44,7 @@ def plan_node(
     home: Path,
     *,
     address: str | None = None,
-    port: int = DEFAULT_PORT,
+    port: int | None = None,
     ip: str | None = None,
     cpus: int | None = None,
     temporary: Path | None = None,
@@ -54,14 +54,16 @@ def plan_node(
     Args:
         home: Whose devices it reaches.
         address: ``host:port`` of the cluster's head; None makes this host the head.
-        port: Where the head listens.
+        port: Where the head listens; Ray's 6379 when not given.
         ip: This host's address in the cluster's network, where it has several.
         cpus: Processors to offer to work without a board; all of them when not given.
         temporary: Where Ray keeps its logs and sockets; its own choice when not given.
     """
     need_ray()
     devices = tuple(read_devices(home / DEVICES_FILE))
-    role = ["--head", f"--port={port}", "--include-dashboard=false"] if address is None else [f"--address={address}"]
+    role = [f"--address={address}"]
+    if address is None:
+        role = ["--head", f"--port={port or _PORT}", "--include-dashboard=false"]
     chosen = (("node-ip-address", ip), ("num-cpus", cpus), ("temp-dir", temporary))
     argv = (
         sys.executable,

@@ -108,12 +108,18 @@ class _Workers:
         self._out: frozenset[str] = frozenset()
         self._lost: dict[str | None, str] = {}
         self._is_closing = False
+        self._over = threading.Event()
         self._devices = dict.fromkeys(device for target in targets for device in (target.devices or (None,)))
         self._threads = [
             threading.Thread(target=self._work, args=(device,), name=f"edgeproof-sweep-{device or 'here'}", daemon=True)
             for device in self._devices
         ]
         self._timekeeper = threading.Thread(target=self._keep_time, name="edgeproof-sweep-time", daemon=True)
+
+    @property
+    def has_abandoned(self) -> bool:
+        """Whether a thread was left behind that could not be stopped."""
+        return bool(self._lost)
 
     def start(self) -> None:
         """Start the threads."""
@@ -152,6 +158,7 @@ class _Workers:
             # The timekeeper goes on until they are free, or abandoned.
             while thread.is_alive() and not self._is_abandoned(thread):
                 thread.join(_LOOK_EVERY_S)
+        self._over.set()
         self._timekeeper.join()
 
     def _work(self, device: str | None) -> None:
@@ -198,10 +205,9 @@ class _Workers:
 
     def _keep_time(self) -> None:
         """Stop what runs too long, with more force as time goes by."""
-        while not (self._is_closing and not self._running):
+        while not self._over.wait(_LOOK_EVERY_S):
             for running in list(self._running.values()):
                 self._look_at(running)
-            time.sleep(_LOOK_EVERY_S)
 
     def _look_at(self, running: _Running) -> None:
         limit_s = running.waiting.job.timeout_s

@@ -83,7 +83,7 @@ def with_processes(function: Callable[[Any], Any], items: Iterable[Any], /) -> l
 
 
 def backwards(function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterable[Any]:
-    return reversed([function(item) for item in items])
+    return [function(item) for item in items][::-1]
 
 
 def check_equal(model: fx.GraphModule, whole: Calibration, found: Calibration) -> None:
