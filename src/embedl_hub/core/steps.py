@@ -30,11 +30,27 @@ _SUFFIXES = {RunType.COMPILE: "Compiler", RunType.PROFILE: "Profiler", RunType.I
 
 def components(run_type: RunType) -> dict[str, type[Component]]:
     """Return the components of a kind by the name of their toolchain, those of installed providers included."""
+    installed_providers()
+    return _declared(run_type)
+
+
+def find_component(run_type: RunType, toolchain: str) -> type[Component]:
+    """Return the component of a kind that a toolchain has; installed providers are asked only where it is not known."""
+    found = _declared(run_type)
+    if toolchain not in found:
+        found = components(run_type)
+    if toolchain not in found:
+        raise ConfigError(
+            f"There is no toolchain {toolchain!r} with a component of type {run_type}; known: {known(found)}."
+        )
+    return found[toolchain]
+
+
+def _declared(run_type: RunType) -> dict[str, type[Component]]:
     import embedl_hub.core.compile  # noqa: PLC0415 - only what steps need
     import embedl_hub.core.invoke  # noqa: PLC0415
     import embedl_hub.core.profile  # noqa: F401, PLC0415
 
-    installed_providers()
     found = {}
     for component in _subclasses(Component):
         if getattr(component, "run_type", None) is run_type and hasattr(component, "run"):

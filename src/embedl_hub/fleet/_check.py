@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.component import RunType
-from embedl_hub.core.steps import components, options_of
+from embedl_hub.core.steps import find_component, options_of
 from embedl_hub.errors import ConfigError, known
 from embedl_hub.fleet._expand import LABELS, TEST_DATA
 from embedl_hub.fleet._model import StepKind
@@ -38,10 +38,7 @@ def check_sweep(sweep: Sweep, further: Iterable[str] = ()) -> None:
 
 def component_of(kind: StepKind, toolchain: str) -> type[Component]:
     """Return the component that carries out a kind of step in a toolchain."""
-    found = components(RUN_TYPES[kind])
-    if toolchain not in found:
-        raise ConfigError(f"There is no toolchain {toolchain!r} with a {kind} step; known: {known(found)}.")
-    return found[toolchain]
+    return find_component(RUN_TYPES[kind], toolchain)
 
 
 def _name_problems(sweep: Sweep) -> Iterator[str]:

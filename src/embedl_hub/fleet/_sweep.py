@@ -6,6 +6,7 @@ and goes on with the others.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import json
 import queue
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 COMPONENT = "Sweep"
 """The component that a sweep's own runs name."""
-PLAN_ARTIFACT = "plan"
+PLAN_ARTIFACT, PLAN_DIGEST = "plan", "plan_digest"
 _LOOK_EVERY_S = 0.25
 # Enough that no device waits for us, few enough that the order of the plan is kept.
 _JOBS_PER_DEVICE = 2
@@ -98,7 +99,7 @@ def run_sweep(
     earlier = _earlier_runs(store, resume, ctx.project_name)
     with ctx.client.start_run(RunType.CUSTOM, plan.name[:100], component=COMPONENT) as run:
         sweep_id = resume or run.id
-        _record(run, plan, sweep_id)
+        _record(run, plan, sweep_id, earlier)
         done = _done_before(store, plan, earlier, retry_failed=retry_failed)
         driver = _Driver(ctx, plan, sweep_id, done, told, health, board_wait_s)
         with (engine or Threads()).open(ctx, plan.targets) as workers:
@@ -135,24 +136,41 @@ def plan_as_json(plan: Plan) -> str:
     return json.dumps(document, default=str)
 
 
-def _record(run: ActiveRun, plan: Plan, sweep_id: str) -> None:
-    path = run.artifact_dir / "plan.json"
-    path.write_text(plan_as_json(plan), encoding="utf-8")
-    run.log_artifact(path, name=PLAN_ARTIFACT)
+def _record(run: ActiveRun, plan: Plan, sweep_id: str, earlier: Iterable[Run]) -> None:
+    """Keep the plan with the sweep's run; one that goes on with the very same plan needs no second copy."""
+    digest = _plan_digest(plan)
+    if not any(_param(each, PLAN_DIGEST) == digest for each in earlier):
+        path = run.artifact_dir / "plan.json"
+        path.write_text(plan_as_json(plan), encoding="utf-8")
+        run.log_artifact(path, name=PLAN_ARTIFACT)
     tags = {"sweep": sweep_id} | ({"resumes": sweep_id} if sweep_id != run.id else {})
     params: dict[str, object] = {
-        "cells": len(plan.cells), "steps": len(plan.steps), "targets": [target.name for target in plan.targets],
-    }  # fmt: skip
+        PLAN_DIGEST: digest,
+        "cells": len(plan.cells),
+        "steps": len(plan.steps),
+        "targets": [target.name for target in plan.targets],
+    }
     if plan.settings is not None:
         params |= {"toolchain": plan.settings.toolchain, "timeout_s": plan.settings.timeout_s}
     run.log_batch(params, tags=tags)
+
+
+def _plan_digest(plan: Plan) -> str:
+    digest = hashlib.sha256()
+    for cell in plan.cells:
+        digest.update("\n".join((cell.id, *cell.steps, "")).encode())
+    return digest.hexdigest()
+
+
+def _param(run: Run, name: str) -> object:
+    return run.params[name].value if name in run.params else None
 
 
 def _earlier_runs(store: Store, sweep_id: str | None, project: str) -> list[Run]:
     """Return everything that a sweep has recorded so far."""
     if sweep_id is None:
         return []
-    found = store.tagged("sweep", [sweep_id], params=OUTCOME_PARAMS)
+    found = store.tagged("sweep", [sweep_id], params=(*OUTCOME_PARAMS, PLAN_DIGEST))
     if not any(run.component == COMPONENT for run in found):
         raise ConfigError(f"There is no sweep {sweep_id!r} in {store.home} (project {project!r}) to go on with.")
     if alive := [run.id for run in found if run.component == COMPONENT and run.status is RunStatus.RUNNING]:
