@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tomlkit
 
+from embedl_hub.core import HubContext
 from embedl_hub.core.device import DEVICES_FILE, load_devices
 from support import fleet
 from support.sshd import SSHServer
@@ -13,7 +14,25 @@ from support.sshd import SSHServer
 BOARD_TYPE = "embedl_onnxruntime"
 
 fleet.PlainCompiler.provider(BOARD_TYPE, replace=True)(fleet._compile)
-fleet.PlainProfiler.provider(BOARD_TYPE, replace=True)(fleet._profile)
+
+
+@fleet.PlainProfiler.provider(BOARD_TYPE, replace=True)
+def _profile(
+    ctx: HubContext,
+    model: fleet.PlainModel,
+    *,
+    device: str | None,
+    wait_s: float,
+    command: tuple[str, ...],
+    fail: str | None,
+    hang: bool,
+    note: str | None,
+    value: float,
+) -> fleet.PlainProfile:
+    ctx.client.log_artifact(model.path, name="input", ctx=ctx)
+    return fleet._profile(
+        ctx, model, device=device, wait_s=wait_s, command=command, fail=fail, hang=hang, note=note, value=value
+    )
 
 
 def write_devices(home: Path, servers: dict[str, SSHServer]) -> None:

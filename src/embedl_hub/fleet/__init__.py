@@ -19,6 +19,7 @@ from embedl_hub.fleet._ray_cluster import Host, cluster_hosts
 from embedl_hub.fleet._ray_node import NodePlan, become_node, plan_node, stop_node
 from embedl_hub.fleet._read import read_sweep
 from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
+from embedl_hub.fleet._spread import evaluate_spread
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
 from embedl_hub.fleet._threads import Threads
 from embedl_hub.fleet._work import carry_out
@@ -49,6 +50,7 @@ __all__ = [
     "become_node",
     "carry_out",
     "cluster_hosts",
+    "evaluate_spread",
     "expand",
     "find_sweep",
     "plan_node",

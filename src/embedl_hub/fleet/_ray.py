@@ -1,13 +1,15 @@
 """The engine for many hosts. Ray places every job on the host that reaches its board; the board's lease stays the lock.
 
-Each board is a resource of the host that reaches it, so a job can run nowhere else. Which board of a pool takes a job
-is decided here, by whichever is free first: a second resource for pools would let Ray give one board away twice.
+Each board is a resource of the host that reaches it. A sweep has one process for each board, which Ray can place
+nowhere else, and which keeps the connection to the board from job to job. It asks for a small share of the resource, so
+that two sweeps can use one board in turns: who has it is the lease's business. Which board of a pool takes a job is
+decided here, by whichever is free first.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
+import os
 import threading
 import time
 from collections import deque
@@ -28,11 +30,13 @@ from embedl_hub.fleet._ray_cluster import (
     need_ray,
     reachable_devices,
 )
-from embedl_hub.fleet._ray_host import Begun, Ended, Terms, work
+from embedl_hub.fleet._ray_host import Begun, Ended, HostWorker, Terms, work_once
+from embedl_hub.fleet._ray_node import node_address
 from embedl_hub.fleet._work import wait_for_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from ray import ObjectRef, ObjectRefGenerator
 
@@ -41,12 +45,12 @@ if TYPE_CHECKING:
     from embedl_hub.fleet._model import Target
     from embedl_hub.tracking import Store
 
-_LOG = logging.getLogger("embedl_hub")
 _LOOK_EVERY_S = 1.0
 _HOST_WAIT_S = 30.0
 # On top of a job's own limits: the host stops it first, and says so; force is for a process that cannot.
 _FORCE_AFTER_S = 30.0
 _END_S = 10.0
+_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ class Ray:
     """Places jobs on the hosts of a Ray cluster.
 
     Attributes:
-        address: ``host:port`` of the cluster's head, ``auto`` for the one that this host belongs to, or None for a Ray
-            on this machine alone, with the devices of this home.
+        address: ``host:port`` of the cluster's head; None for what RAY_ADDRESS says, else for the cluster that this
+            home's own node belongs to, else for a Ray on this machine alone, with the devices of this home.
         imports: Modules that hosts import first: toolchains and providers of one's own, installed on each host.
         host_wait_s: How long a board may be without a host that reaches it, before its jobs are given up.
         force_after_s: How long after its time limit a job's process is killed, if nothing was heard of it.
@@ -73,11 +77,12 @@ class Ray:
         if store is None:
             raise ConfigError("Runs come back from the hosts into a store: open the context with tracking.")
         devices = list(dict.fromkeys(device for target in targets for device in target.devices))
-        if self.address is None:
-            _check_written_down(ctx, devices)
-        with connected(self.address, devices):
+        address = self.address or os.environ.get("RAY_ADDRESS") or node_address(store.home)
+        if address is None:
+            _check_written_down(store.home, devices)
+        with connected(address, devices):
             _check_reach(devices)
-            home = ctx.home if self.address is None else None
+            home = store.home if address is None else None
             terms = Terms(ctx.project_name, ctx.tags, home, ctx.lease_wait_s, self.imports)
             workers = _Workers(store, targets, self, terms)
             try:
@@ -86,9 +91,8 @@ class Ray:
                 workers.close()
 
 
-def _check_written_down(ctx: HubContext, devices: list[str]) -> None:
-    assert ctx.home is not None  # noqa: S101 - there is a store
-    path = ctx.home / DEVICES_FILE
+def _check_written_down(home: Path, devices: list[str]) -> None:
+    path = home / DEVICES_FILE
     written = read_devices(path)
     if missing := [name for name in devices if name not in written]:
         raise ConfigError(
@@ -114,6 +118,45 @@ class _Waiting:
     future: Future[Outcome]
 
 
+class _Process:
+    """A process of Ray's, somewhere, that carries out jobs: a board's own from job to job, or any for one job."""
+
+    def __init__(self, terms: Terms, device: str | None) -> None:
+        self._ray = need_ray()
+        self._terms = terms
+        self._device = device
+        self._actor: Any = None
+        self._stream: ObjectRefGenerator[Begun | Ended] | None = None
+
+    def begin(self, parcel: Parcel[ObjectRef[bytes]]) -> ObjectRefGenerator[Begun | Ended]:
+        """Have a job carried out, where Ray finds a place for it."""
+        if self._device is None:
+            task = self._ray.remote(max_retries=0, num_returns="streaming", **_place(self._ray, parcel.job))(work_once)
+            self._stream = task.remote(parcel, self._terms)
+        else:
+            if self._actor is None:
+                # The board works, not the host: a host with few processors may serve many boards at once.
+                share = {device_resource(self._device): _SHARE}
+                worker = self._ray.remote(num_cpus=0, resources=share, max_restarts=0)(HostWorker)
+                self._actor = worker.remote(self._terms, self._device)
+            self._stream = self._actor.work.options(num_returns="streaming").remote(parcel)
+        return self._stream
+
+    def kill(self) -> None:
+        """End the process, whatever it does."""
+        if self._device is None and self._stream is not None:
+            self._ray.cancel(self._stream, force=True)
+        if self._actor is not None:
+            self._ray.kill(self._actor)
+        self._actor = self._stream = None
+
+    def close(self) -> None:
+        """Let the process come to its end, if it can."""
+        if self._actor is not None:
+            self._ray.wait([self._actor.close.remote()], timeout=_END_S)
+        self.kill()
+
+
 class _Workers:
     """Takes a job for each board that is free and has Ray carry it out. One condition guards what is shared."""
 
@@ -123,14 +166,13 @@ class _Workers:
         self._targets = {target.name: target for target in targets}
         self._settings = settings
         self._terms = terms
-        self._task = self._ray.remote(max_retries=0, num_returns="streaming")(work)
         self._packer: Packer[ObjectRef[bytes]] = Packer(store, self._ray.put)
         self._packing = threading.Lock()
         self._condition = threading.Condition()
         self._queues: dict[str, deque[_Waiting]] = {target.name: deque() for target in targets}
         self._out: frozenset[str] = frozenset()
         self._is_closing = False
-        self._streams: set[ObjectRefGenerator[Begun | Ended]] = set()
+        self._running: set[_Process] = set()
         devices = dict.fromkeys(device for target in targets for device in target.devices)
         here = (
             0 if all(target.devices for target in targets) else max(1, int(self._ray.cluster_resources().get("CPU", 1)))
@@ -163,22 +205,24 @@ class _Workers:
             waiting = [each for queue in self._queues.values() for each in queue]
             for queue in self._queues.values():
                 queue.clear()
-            streams = list(self._streams)
+            running = list(self._running)
             self._condition.notify_all()
         for each in waiting:
             each.future.cancel()
-        for stream in streams:
-            self._ray.cancel(stream, force=True)
+        for process in running:
+            process.kill()
         for thread in self._threads:
             thread.join()
 
     def _serve(self, device: str | None) -> None:
+        process = _Process(self._terms, device)
         while (waiting := self._take(device)) is not None:
             with contextlib.suppress(InvalidStateError):
                 try:
-                    waiting.future.set_result(self._carry_out(waiting.job, device))
+                    waiting.future.set_result(self._carry_out(waiting.job, device, process))
                 except Exception as error:  # noqa: BLE001 - it goes on in the thread that waits
                     waiting.future.set_exception(error)
+        process.close()
 
     def _take(self, device: str | None) -> _Waiting | None:
         """Return the next job for a device, waiting for one; None at the end."""
@@ -205,42 +249,47 @@ class _Workers:
                     return waiting
         return None
 
-    def _carry_out(self, job: Job, device: str | None) -> Outcome:
+    def _carry_out(self, job: Job, device: str | None, process: _Process) -> Outcome:
         try:
-            stream = self._send(job, device)
+            parcel = self._pack(job)
         except HubError as error:
             return Outcome(job.step.key, None, str(error), device=device)
         try:
-            with lost_workers(device):
-                ended = self._await(stream, job, device)
+            with lost_workers(device), self._known_to_run(process):
+                ended = self._await(process, parcel, device)
         except WorkerLostError:
+            process.kill()
             if self._is_closing:
-                return _stopped(job, device)
+                return Outcome(job.step.key, None, "The sweep was stopped.", is_stopped=True, device=device)
             raise
-        finally:
-            with self._condition:
-                self._streams.discard(stream)
         if ended.is_hung:
-            self._ray.cancel(stream, force=True)
+            process.kill()
         if ended.runs is not None:
             self._take_in(ended.runs)
         return ended.outcome
 
-    def _send(self, job: Job, device: str | None) -> ObjectRefGenerator[Begun | Ended]:
+    def _pack(self, job: Job) -> Parcel[ObjectRef[bytes]]:
         if self._terms.home is not None:
             # One machine, one store: everything is where the job says it is.
-            parcel: Parcel[ObjectRef[bytes]] = Parcel(job, {}, {}, None)
-        else:
-            with self._packing:
-                parcel = self._packer.pack(job)
-        with self._condition:
-            stream = self._task.options(**_place(self._ray, job, device)).remote(parcel, self._terms, device)
-            self._streams.add(stream)
-            if self._is_closing:
-                self._ray.cancel(stream, force=True)
-        return stream
+            return Parcel(job, {}, {}, None)
+        with self._packing:
+            return self._packer.pack(job)
 
-    def _await(self, stream: ObjectRefGenerator[Begun | Ended], job: Job, device: str | None) -> Ended:
+    @contextlib.contextmanager
+    def _known_to_run(self, process: _Process) -> Iterator[None]:
+        """Let whoever closes the engine find a process that is at work."""
+        with self._condition:
+            if self._is_closing:
+                raise WorkerLostError("The sweep was stopped before the job began.")
+            self._running.add(process)
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._running.discard(process)
+
+    def _await(self, process: _Process, parcel: Parcel[ObjectRef[bytes]], device: str | None) -> Ended:
+        job, stream = parcel.job, process.begin(parcel)
         said = self._await_begin(stream, device)
         if isinstance(said, Ended):
             return said
@@ -249,8 +298,7 @@ class _Workers:
             limit_s = job.timeout_s + self._terms.lease_wait_s + self._settings.force_after_s
         ended = self._receive(stream, limit_s)
         if ended is None:
-            self._ray.cancel(stream, force=True)
-            _LOG.warning("The process of a job on %s host %s was killed.", device or "any", said.host)
+            process.kill()
             error = (
                 f"It was stopped at its time limit of {job.timeout_s:g} s; its process on host {said.host} did not "
                 "stop it itself and was killed."
@@ -266,7 +314,6 @@ class _Workers:
             if device is None or device in reachable_devices():
                 seen_s = time.monotonic()
             elif time.monotonic() - seen_s > self._settings.host_wait_s:
-                self._ray.cancel(stream, force=True)
                 raise WorkerLostError(
                     f"No host of the cluster has reached device {device!r} for {self._settings.host_wait_s:g} s; hosts "
                     f"there: {known(host.name for host in hosts() if host.is_alive)}. Is the device's host on, and "
@@ -294,11 +341,8 @@ class _Workers:
                 return
 
 
-def _place(ray: Any, job: Job, device: str | None) -> dict[str, Any]:  # noqa: ANN401 - Ray's module and options
-    """Return what a job asks of the host that carries it out."""
-    if device is not None:
-        # The board works, not the host: a host with few processors may serve many boards at once.
-        return {"num_cpus": 0, "resources": {device_resource(device): 1}}
+def _place(ray: Any, job: Job) -> dict[str, Any]:  # noqa: ANN401 - Ray's module and options
+    """Return what a job without a board asks of the host that carries it out."""
     if job.step.kind is not StepKind.PROFILE:
         return {"num_cpus": 1}
     # A measurement of this machine is made on this machine, with nothing of ours beside it.
@@ -306,7 +350,3 @@ def _place(ray: Any, job: Job, device: str | None) -> dict[str, Any]:  # noqa: A
     resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
     return {"num_cpus": resources.get("CPU", 1), "scheduling_strategy": strategy}
-
-
-def _stopped(job: Job, device: str | None) -> Outcome:
-    return Outcome(job.step.key, None, "The sweep was stopped.", is_stopped=True, device=device)

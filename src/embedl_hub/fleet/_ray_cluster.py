@@ -128,6 +128,7 @@ def lost_workers(device: str | None) -> Iterator[None]:
     exceptions = importlib.import_module("ray.exceptions")
     gone = (
         exceptions.WorkerCrashedError,
+        exceptions.RayActorError,
         exceptions.NodeDiedError,
         exceptions.LocalRayletDiedError,
         exceptions.ObjectLostError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
@@ -74,40 +75,71 @@ class Ended:
     is_hung: bool = False
 
 
-def work(parcel: Parcel[ObjectRef[bytes]], terms: Terms, device: str | None) -> Iterator[Begun | Ended]:
-    """Carry out a job on this host: tell when it begins, and how it ended."""
-    try:
-        yield from _work(parcel, terms, device)
-    except HubError as error:
-        is_boards_fault = blames_board(error)
-        where = f"{error} (on host {socket.gethostname()})"
-        yield Ended(
-            Outcome(parcel.job.step.key, None, where, is_boards_fault=is_boards_fault, device=device),
-        )
+class HostWorker:
+    """Carries out jobs on this host, one after the other; the context and its connection stay open between them."""
 
+    def __init__(self, terms: Terms, device: str | None) -> None:
+        self._terms = terms
+        self._device = device
+        self._target = Target(device or HERE, () if device is None else (device,))
+        self._closing = contextlib.ExitStack()
+        self._ctx: HubContext | None = None
 
-def _work(parcel: Parcel[ObjectRef[bytes]], terms: Terms, device: str | None) -> Iterator[Begun | Ended]:
-    import ray  # noqa: PLC0415 - an extra
+    def work(self, parcel: Parcel[ObjectRef[bytes]]) -> Iterator[Begun | Ended]:
+        """Carry out a job: tell when it begins, and how it ended."""
+        try:
+            yield from self._work(parcel)
+        except HubError as error:
+            words = f"{error} (on host {socket.gethostname()})"
+            fault = blames_board(error)
+            yield Ended(Outcome(parcel.job.step.key, None, words, is_boards_fault=fault, device=self._device))
 
-    _import(terms.imports)
-    home = find_home(terms.home)
-    with HubContext(
-        terms.project, _devices(home, device), home=home, lease_wait_s=terms.lease_wait_s, tags=terms.tags
-    ) as ctx:
+    def close(self) -> None:
+        """Let go of everything; what jobs left on the board is removed."""
+        self._closing.close()
+
+    def _work(self, parcel: Parcel[ObjectRef[bytes]]) -> Iterator[Begun | Ended]:
+        import ray  # noqa: PLC0415 - an extra
+
+        ctx = self._open()
         store = ctx.client.store
         assert store is not None  # noqa: S101 - tracking is on
-        target = Target(device or HERE, () if device is None else (device,))
         job = unpack(parcel, store, ray.get)
-        job = replace(job, step=replace(job.step, target=target), avoid=frozenset())
-        with Threads().open(ctx, (target,)) as workers:
+        job = replace(job, step=replace(job.step, target=self._target), avoid=frozenset())
+        with Threads().open(ctx, (self._target,)) as workers:
             yield Begun(socket.gethostname(), os.getpid())
             outcome = workers.submit(job).result()
-        is_hung = workers.has_abandoned
-        runs = None if terms.home is not None else _bundle(store, job, outcome, parcel.known)
-        yield Ended(outcome, runs, is_hung)
-        if is_hung:
-            # Held until whoever asked ends this process: no other job may be given to it.
-            threading.Event().wait()
+        is_shared = self._terms.home is not None
+        runs = None if is_shared else _bundle(store, job, outcome, parcel.known)
+        yield Ended(outcome, runs, workers.has_abandoned)
+
+    def _open(self) -> HubContext:
+        if self._ctx is None:
+            terms = self._terms
+            _import(terms.imports)
+            home = find_home(terms.home)
+            ctx = HubContext(
+                terms.project,
+                _devices(home, self._device),
+                home=home,
+                lease_wait_s=terms.lease_wait_s,
+                tags=terms.tags,
+            )
+            self._ctx = self._closing.enter_context(ctx)
+        return self._ctx
+
+
+def work_once(parcel: Parcel[ObjectRef[bytes]], terms: Terms) -> Iterator[Begun | Ended]:
+    """Carry out a job that needs no board."""
+    worker = HostWorker(terms, None)
+    try:
+        for said in worker.work(parcel):
+            yield said
+            if isinstance(said, Ended) and said.is_hung:
+                # Held until whoever asked ends this process: no other job may be given to it.
+                threading.Event().wait()
+    finally:
+        worker.close()
 
 
 def _import(names: tuple[str, ...]) -> None:

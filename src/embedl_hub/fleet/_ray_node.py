@@ -30,12 +30,14 @@ class NodePlan:
     Attributes:
         home: The home whose devices it offers, and in which its jobs record.
         devices: Those devices.
+        address: Where the cluster is joined from this host.
         argv: The command.
         environment: What the command is told beside it.
     """
 
     home: Path
     devices: tuple[str, ...]
+    address: str
     argv: tuple[str, ...]
     environment: dict[str, str]
 
@@ -64,6 +66,7 @@ def plan_node(
     role = [f"--address={address}"]
     if address is None:
         role = ["--head", f"--port={port or _PORT}", "--include-dashboard=false"]
+        address = f"{ip or '127.0.0.1'}:{port or _PORT}"
     chosen = (("node-ip-address", ip), ("num-cpus", cpus), ("temp-dir", temporary))
     argv = (
         sys.executable,
@@ -76,7 +79,7 @@ def plan_node(
         "--disable-usage-stats",
         "--block",
     )
-    return NodePlan(home, devices, argv, {_ENVIRONMENT_VARIABLE: str(home), **QUIET})
+    return NodePlan(home, devices, address, argv, {_ENVIRONMENT_VARIABLE: str(home), **QUIET})
 
 
 def become_node(plan: NodePlan) -> None:
@@ -90,7 +93,7 @@ def become_node(plan: NodePlan) -> None:
             f"A node with the devices of {plan.home} runs already. End it with: embedl-hub fleet stop"
         ) from None
     os.ftruncate(note, 0)
-    os.write(note, str(os.getpid()).encode())
+    os.write(note, f"{os.getpid()} {plan.address}".encode())
     # The lock lives as long as this process, which is Ray's from here on: it tells that the number is still ours.
     os.set_inheritable(note, True)
     os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.environment})  # noqa: S606 - an argv list, no shell
@@ -98,19 +101,26 @@ def become_node(plan: NodePlan) -> None:
 
 def stop_node(home: Path, *, wait_s: float = 30.0) -> bool:
     """End this home's node with everything it started, and tell whether there was one."""
-    if (pid := _node_pid(home)) is None:
+    if (note := _note(home)) is None:
         return False
+    pid = int(note.split()[0])
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + wait_s
-    while _node_pid(home) is not None:
+    while _note(home) is not None:
         if time.monotonic() > deadline:
             raise ConfigError(f"The node of {home} (process {pid}) did not end within {wait_s:g} s.")
         time.sleep(0.1)
     return True
 
 
-def _node_pid(home: Path) -> int | None:
-    """Return the process of this home's node if it is alive."""
+def node_address(home: Path) -> str | None:
+    """Return the address of the cluster that this home's node belongs to; None when none is running."""
+    note = _note(home)
+    return None if note is None else note.split()[1]
+
+
+def _note(home: Path) -> str | None:
+    """Return what this home's node wrote down, if it is alive."""
     try:
         note = os.open(home / _NODE_FILE, os.O_RDONLY)
     except FileNotFoundError:
@@ -118,7 +128,7 @@ def _node_pid(home: Path) -> int | None:
     try:
         fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return int(os.read(note, 32) or b"0") or None
+        return os.read(note, 1000).decode() or None
     else:
         return None
     finally:

@@ -139,8 +139,8 @@ def test_each_step_runs_where_its_board_is(cluster: Cluster, ctx: HubContext, tm
     profiles = [run for run in store.runs() if run.type == "PROFILE"]
     assert len(profiles) == 12
     for run in profiles:
-        (compiled,) = [one for one in store.lineage(run.id).made_from if one.type == "COMPILE"]
-        assert compiled.device == run.device
+        made_from = [one for one in store.lineage(run.id).made_from if one.type == "COMPILE"]
+        assert run.device in {one.device for one in made_from}
         assert run.tags["sweep"] == result.id
         assert run.metric("latency_median") is not None
     for home in cluster.homes.values():

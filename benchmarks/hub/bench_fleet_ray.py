@@ -1,0 +1,96 @@
+"""Does Ray keep eight boards busy?
+
+Eight boards, each a real sshd on loopback, four on each of two Ray nodes of this machine, and jobs that wait on them:
+the time that the jobs ask for, over the time that eight boards were there for. Joining the cluster, starting a process
+for each board, sending models, lease, records, and the way back of every run are all in the latter.
+
+    python benchmarks/hub/bench_fleet_ray.py [--wait-s 5] [--jobs 6] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from report import machine, print_table
+from support.fleet import model_files, plain_device, plain_sweep
+from support.fleet_boards import write_devices
+from support.ray_nodes import RayNode
+from support.sshd import SSHServer
+
+from embedl_hub.core import HubContext
+from embedl_hub.fleet import CellState, Ray, plan_sweep, run_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BOARDS, NODES = 8, 2
+LEAST_EFFICIENCY = 0.9
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """Run the nodes with their boards and yield the address of the head."""
+    with contextlib.ExitStack() as ending:
+        head: str | None = None
+        for number in range(NODES):
+            servers = {}
+            for board in range(number, BOARDS, NODES):
+                servers[f"board{board}"] = SSHServer(folder / f"sshd{board}").start()
+                ending.callback(servers[f"board{board}"].stop)
+            write_devices(folder / f"host{number}", servers)
+            node = RayNode(folder / f"host{number}", head=head, ip="127.0.0.1", cpus=1)
+            ending.callback(node.stop)
+            node.wait()
+            head = node.address
+        assert head is not None
+        yield head
+
+
+def scaling(folder: Path, jobs: int, wait_s: float) -> dict[str, object]:
+    """Return how busy eight boards were kept by jobs that wait on each of them."""
+    options: dict[str, dict[str, object]] = {"wait": {"command": ("sleep", str(wait_s))}}
+    sweep = plain_sweep(model_files(folder / "models", jobs), options=options)
+    devices = [plain_device(f"board{number}") for number in range(BOARDS)]
+    with cluster(folder) as address, HubContext("bench", devices, home=folder / "home") as ctx:
+        plan = plan_sweep(ctx, sweep)
+        started = time.perf_counter()
+        result = run_sweep(ctx, plan, engine=Ray(address, ("support.fleet_boards",)))
+        wall_s = time.perf_counter() - started
+        assert result.count(CellState.DONE) == jobs * BOARDS, [each.reason for each in result.cells]
+    asked_s = jobs * BOARDS * wait_s
+    return {
+        "boards": BOARDS, "nodes": NODES, "jobs": jobs * BOARDS, "wait_s": wait_s, "wall_s": wall_s,
+        "efficiency": asked_s / (BOARDS * wall_s), "added_s_a_job": (BOARDS * wall_s - asked_s) / (jobs * BOARDS),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure, print, and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wait-s", type=float, default=5.0)
+    parser.add_argument("--jobs", type=int, default=6, help="jobs for each board")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    facts = machine()
+    with tempfile.TemporaryDirectory(prefix="edgeproof-bench-") as folder:
+        busy = scaling(Path(folder), asked.jobs, asked.wait_s)
+    rows = [
+        ("scaling efficiency, 8 boards on 2 Ray nodes", f"{busy['efficiency']:.3f}", f"≥ {LEAST_EFFICIENCY}"),
+        ("  added to a job of {wait_s:g} s, s".format(**busy), f"{busy['added_s_a_job']:.2f}", ""),
+    ]
+    print_table(("figure", "measured", "must hold"), rows)
+    if asked.json is not None:
+        asked.json.write_text(json.dumps({"machine": facts, "scaling": busy}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
