@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, LoggedMetric, NoProviderError, RunType
 from embedl_hub.core.device import Device
 from embedl_hub.errors import CompileError, ProfileError
-from embedl_hub.fleet import StepKind, Sweep, SweepModel, SweepOption
+from embedl_hub.fleet import (
+    CellResult,
+    Listener,
+    Outcome,
+    Step,
+    StepKind,
+    Sweep,
+    SweepModel,
+    SweepOption,
+    SweepResult,
+)
 
 if TYPE_CHECKING:
     from embedl_hub.core import HubContext
+    from embedl_hub.tracking import Store
 
 PROVIDER = "plain"
 
@@ -111,9 +124,8 @@ def _profile(
         runner = ctx.find_device(device).runner
         assert runner is not None
         runner.run(list(command), hide=True)
-    while hang:
-        time.sleep(0.05)
-    time.sleep(wait_s)
+    # Longer than any test waits; not for ever, as its thread cannot be ended.
+    time.sleep(30 if hang else wait_s)
     if fail:
         raise ProfileError(fail)
     ctx.client.log_metric("latency_median", value)
@@ -148,3 +160,50 @@ def plain_sweep(
     """Return a sweep of the plain toolchain; options are keywords of its profiler."""
     made = tuple(SweepOption(name, {StepKind.PROFILE: values}) for name, values in (options or {"default": {}}).items())
     return Sweep("plain", "plain", models, made, **settings)  # type: ignore[arg-type]
+
+
+@dataclass
+class Heard(Listener):
+    """Keeps all that a listener hears."""
+
+    steps: list[Outcome] = field(default_factory=list)
+    cells: list[CellResult] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+
+    def step_ended(self, step: Step, outcome: Outcome) -> None:
+        assert step.key == outcome.step
+        self.steps.append(outcome)
+
+    def cell_ended(self, result: CellResult) -> None:
+        self.cells.append(result)
+
+    def said(self, text: str) -> None:
+        self.words.append(text)
+
+
+def store_of(ctx: HubContext) -> Store:
+    """Return the store of a context that has one."""
+    assert ctx.client.store is not None
+    return ctx.client.store
+
+
+def assert_each_ended_once(result: SweepResult, heard: Heard) -> None:
+    """Every cell of the plan was heard of once, and stands in the result as it was heard."""
+    assert Counter(each.cell.id for each in heard.cells) == Counter(cell.id for cell in result.plan.cells)
+    assert {each.cell.id: each.state for each in heard.cells} == {each.cell.id: each.state for each in result.cells}
+
+
+def assert_no_overlap(store: Store, sweep_id: str) -> int:
+    """From the recorded times: no two runs had one device at once. Return how many had one."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for run in store.tagged("sweep", [sweep_id], params=["$claimed"]):
+        if "$claimed" in run.params and run.device is not None:
+            times = run.params["$claimed"].value
+            assert isinstance(times, dict)
+            assert isinstance(times["from_ms"], int)
+            assert isinstance(times["until_ms"], int)
+            spans.setdefault(run.device, []).append((times["from_ms"], times["until_ms"]))
+    for of_device in spans.values():
+        of_device.sort()
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(of_device))
+    return sum(map(len, spans.values()))

@@ -40,8 +40,9 @@ from embedl_hub.errors import ConfigError, ConnectError, TrackingError, known
 from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from embedl_hub.core.device import Device
     from embedl_hub.tracking import Run
 
 
@@ -145,10 +146,13 @@ def open_context(
     here: bool = False,
     tags: Mapping[str, str] | None = None,
     replace: Callable[[Any], Any] | None = None,
+    extra: Sequence[Device] = (),
 ) -> Iterator[HubContext]:
-    """Yield a context with the home's devices; their connections end with it."""
+    """Yield a context with the home's devices and further ones; their connections end with it."""
     folder = find_home(home)
     devices = [] if here else load_devices(folder / DEVICES_FILE)
+    # One of the user's own goes before one of ours of the same name.
+    devices += [device for device in extra if device.name not in {own.name for own in devices}]
     if replace is not None:
         devices = [replace(device) for device in devices]
     try:

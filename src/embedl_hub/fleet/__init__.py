@@ -1,6 +1,7 @@
 """Sweeps: many models, many options, many boards, on threads of this machine or another engine."""
 
 from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
+from embedl_hub.fleet._engines import find_engine
 from embedl_hub.fleet._evaluate import Score, score
 from embedl_hub.fleet._expand import expand
 from embedl_hub.fleet._model import (
@@ -14,6 +15,7 @@ from embedl_hub.fleet._model import (
     SweepOption,
     Target,
 )
+from embedl_hub.fleet._progress import Progress, TargetProgress
 from embedl_hub.fleet._ray import Ray
 from embedl_hub.fleet._ray_cluster import Host, cluster_hosts
 from embedl_hub.fleet._ray_node import NodePlan, become_node, plan_node, stop_node
@@ -21,10 +23,12 @@ from embedl_hub.fleet._read import read_sweep
 from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
 from embedl_hub.fleet._spread import evaluate_spread
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
+from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._threads import Threads
 from embedl_hub.fleet._work import carry_out
 
 __all__ = [
+    "HERE",
     "Cell",
     "CellResult",
     "CellState",
@@ -36,6 +40,7 @@ __all__ = [
     "NodePlan",
     "Outcome",
     "Plan",
+    "Progress",
     "Ray",
     "Score",
     "Step",
@@ -45,6 +50,7 @@ __all__ = [
     "SweepOption",
     "SweepResult",
     "Target",
+    "TargetProgress",
     "Threads",
     "Workers",
     "become_node",
@@ -52,6 +58,7 @@ __all__ = [
     "cluster_hosts",
     "evaluate_spread",
     "expand",
+    "find_engine",
     "find_sweep",
     "plan_node",
     "plan_sweep",

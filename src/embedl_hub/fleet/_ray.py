@@ -32,6 +32,7 @@ from embedl_hub.fleet._ray_cluster import (
 )
 from embedl_hub.fleet._ray_host import Begun, Ended, HostWorker, Terms, work_once
 from embedl_hub.fleet._ray_node import node_address
+from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._work import wait_for_store
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Ray:
 def _check_written_down(home: Path, devices: list[str]) -> None:
     path = home / DEVICES_FILE
     written = read_devices(path)
-    if missing := [name for name in devices if name not in written]:
+    if missing := [name for name in devices if name not in (*written, HERE)]:
         raise ConfigError(
             f"{path} has no device {known(missing)}; it has: {known(written)}. Processes of Ray read it to reach the "
             "boards: embedl-hub device add NAME ..."
@@ -103,7 +104,7 @@ def _check_written_down(home: Path, devices: list[str]) -> None:
 
 def _check_reach(devices: list[str]) -> None:
     reached = reachable_devices()
-    if missing := [name for name in devices if name not in reached]:
+    if missing := [name for name in devices if name not in (*reached, HERE)]:
         raise ConfigError(
             f"No host of the cluster reaches {known(missing)}; its hosts reach: {known(reached)}. On the host with the "
             "cable: embedl-hub device add NAME ..., then embedl-hub fleet node --address HOST:PORT."
@@ -135,10 +136,8 @@ class _Process:
             self._stream = task.remote(parcel, self._terms)
         else:
             if self._actor is None:
-                # The board works, not the host: a host with few processors may serve many boards at once.
-                share = {device_resource(self._device): _SHARE}
-                worker = self._ray.remote(num_cpus=0, resources=share, max_restarts=0)(HostWorker)
-                self._actor = worker.remote(self._terms, self._device)
+                place = _place_of_board(self._ray, self._device)
+                self._actor = self._ray.remote(max_restarts=0, **place)(HostWorker).remote(self._terms, self._device)
             self._stream = self._actor.work.options(num_returns="streaming").remote(parcel)
         return self._stream
 
@@ -311,7 +310,7 @@ class _Workers:
         """Wait until Ray has placed a job, as long as there is a host to place it on."""
         seen_s = time.monotonic()
         while (said := self._receive(stream, _LOOK_EVERY_S)) is None:
-            if device is None or device in reachable_devices():
+            if device in (None, HERE) or device in reachable_devices():
                 seen_s = time.monotonic()
             elif time.monotonic() - seen_s > self._settings.host_wait_s:
                 raise WorkerLostError(
@@ -341,6 +340,14 @@ class _Workers:
                 return
 
 
+def _place_of_board(ray: Any, device: str) -> dict[str, Any]:  # noqa: ANN401 - Ray's module and options
+    """Return what the process of a board asks of its host."""
+    # The board works, not the host: a host with few processors may serve many boards at once.
+    if device == HERE and device not in reachable_devices():
+        return {"num_cpus": 0, "scheduling_strategy": _on_this_host(ray)}
+    return {"num_cpus": 0, "resources": {device_resource(device): _SHARE}}
+
+
 def _place(ray: Any, job: Job) -> dict[str, Any]:  # noqa: ANN401 - Ray's module and options
     """Return what a job without a board asks of the host that carries it out."""
     if job.step.kind is not StepKind.PROFILE:
@@ -348,5 +355,9 @@ def _place(ray: Any, job: Job) -> dict[str, Any]:  # noqa: ANN401 - Ray's module
     # A measurement of this machine is made on this machine, with nothing of ours beside it.
     here = ray.get_runtime_context().get_node_id()
     resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == here)
-    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
-    return {"num_cpus": resources.get("CPU", 1), "scheduling_strategy": strategy}
+    return {"num_cpus": resources.get("CPU", 1), "scheduling_strategy": _on_this_host(ray)}
+
+
+def _on_this_host(ray: Any) -> Any:  # noqa: ANN401 - Ray's module and options
+    here = ray.get_runtime_context().get_node_id()
+    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from embedl_hub.core import HubContext
-from embedl_hub.core.device import DEVICES_FILE, load_devices
+from embedl_hub.core.device import DEVICES_FILE, Device, load_devices
 from embedl_hub.errors import ConfigError, HubError, known
 from embedl_hub.fleet._engine import Outcome
 from embedl_hub.fleet._model import Target
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from ray import ObjectRef
 
-    from embedl_hub.core.device import Device
     from embedl_hub.fleet._engine import Job
     from embedl_hub.fleet._parcel import Parcel
     from embedl_hub.tracking import Store
@@ -156,6 +155,8 @@ def _devices(home: Path, device: str | None) -> list[Device]:
     if device is None:
         return []
     devices = {each.name: each for each in load_devices(home / DEVICES_FILE)}
+    if device == HERE and device not in devices:
+        return [Device(HERE)]
     if device not in devices:
         raise ConfigError(
             f"This host said that it reaches {device!r}, but {home / DEVICES_FILE} knows: {known(devices)}. "

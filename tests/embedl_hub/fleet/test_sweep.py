@@ -11,13 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.fleet import model_files, plain_device, plain_sweep
+from support.fleet import (
+    Heard,
+    assert_each_ended_once,
+    assert_no_overlap,
+    model_files,
+    plain_device,
+    plain_sweep,
+    store_of,
+)
 from support.processes import wait_until
 
 from embedl_hub.core.device import Device, LocalCommandRunner
 from embedl_hub.errors import ConfigError
 from embedl_hub.fleet import (
-    CellResult,
     CellState,
     DeviceWish,
     Listener,
@@ -26,7 +33,6 @@ from embedl_hub.fleet import (
     StepKind,
     Sweep,
     SweepOption,
-    SweepResult,
     Target,
     Threads,
     expand,
@@ -35,59 +41,10 @@ from embedl_hub.fleet import (
     run_sweep,
 )
 from embedl_hub.testing import temporary_context
-from embedl_hub.tracking import RunStatus, Store
+from embedl_hub.tracking import RunStatus
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from embedl_hub.core import HubContext
-
-
-@dataclass
-class Heard(Listener):
-    """Keeps all that a listener hears."""
-
-    steps: list[Outcome] = field(default_factory=list)
-    cells: list[CellResult] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-
-    def step_ended(self, step: Step, outcome: Outcome) -> None:
-        assert step.key == outcome.step
-        self.steps.append(outcome)
-
-    def cell_ended(self, result: CellResult) -> None:
-        self.cells.append(result)
-
-    def said(self, text: str) -> None:
-        self.words.append(text)
-
-
-def store_of(ctx: HubContext) -> Store:
-    """Return the store of a context that has one."""
-    assert ctx.client.store is not None
-    return ctx.client.store
-
-
-def assert_each_ended_once(result: SweepResult, heard: Heard) -> None:
-    """Every cell of the plan was heard of once, and stands in the result as it was heard."""
-    assert Counter(each.cell.id for each in heard.cells) == Counter(cell.id for cell in result.plan.cells)
-    assert {each.cell.id: each.state for each in heard.cells} == {each.cell.id: each.state for each in result.cells}
-
-
-def assert_no_overlap(store: Store, sweep_id: str) -> int:
-    """From the recorded times: no two runs had one device at once. Return how many had one."""
-    spans: dict[str, list[tuple[int, int]]] = {}
-    for run in store.tagged("sweep", [sweep_id], params=["$claimed"]):
-        if "$claimed" in run.params and run.device is not None:
-            times = run.params["$claimed"].value
-            assert isinstance(times, dict)
-            assert isinstance(times["from_ms"], int)
-            assert isinstance(times["until_ms"], int)
-            spans.setdefault(run.device, []).append((times["from_ms"], times["until_ms"]))
-    for of_device in spans.values():
-        of_device.sort()
-        assert all(before[1] <= after[0] for before, after in zip(of_device, of_device[1:], strict=False))
-    return sum(map(len, spans.values()))
 
 
 def test_shared_steps_are_done_once_and_cells_end_once(tmp_path: Path) -> None:
@@ -326,7 +283,7 @@ def test_leaving_the_engine_stops_what_runs(tmp_path: Path) -> None:
     )
 
     class Impatient(Listener):
-        def step_ended(self, step: Step, outcome: Outcome) -> None:  # noqa: ARG002 - the seam's signature
+        def step_ended(self, step: Step, outcome: Outcome) -> None:
             if step.kind is StepKind.COMPILE and step.model == "m1":
                 raise KeyboardInterrupt
 

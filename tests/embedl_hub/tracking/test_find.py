@@ -331,3 +331,17 @@ def test_random_filters_agree_with_plain_python(full: Store) -> None:
             or (run.project == "odd" and not latency[run.id] >= 9)
         ]
         assert names(full, where, archived=None) == expected
+
+
+def test_runs_of_a_tag_come_all_at_once(full: Store) -> None:
+    """Oldest first, archived ones too, with tags, last metrics and the parameters that are asked for."""
+    found = full.tagged("stage", ["ci", "nothing"], params=["batch"])
+    assert [run.name for run in found] == [f"r{number}" for number in range(10)]
+    assert found[3].tags == {"stage": "ci"}
+    assert set(found[3].params) == {"batch"}
+    assert not full.tagged("stage", ["ci"])[3].params
+    assert found[3].metric("latency") == full.find("name = 'r3'").runs[0].metric("latency")
+    assert "r29" in [run.name for run in full.tagged("stage", ["dev"])]
+    assert [run.name for run in full.for_projects(["odd"]).tagged("stage", ["ci"])] == ["r1", "r3", "r5", "r7", "r9"]
+    assert full.tagged("stage", []) == []
+    full.check()

@@ -1,0 +1,268 @@
+"""``embedl-hub sweep``: many models, many options, many devices, from one file; resumed where it was left."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from embedl_hub.cli._output import emit, home_option, json_option, number, plain, table
+from embedl_hub.cli._settings import project_in_use, read_settings
+from embedl_hub.cli._steps import open_context
+from embedl_hub.core.device import Device
+from embedl_hub.fleet import (
+    HERE,
+    CellState,
+    Progress,
+    StepKind,
+    find_engine,
+    find_sweep,
+    plan_sweep,
+    read_sweep,
+    run_sweep,
+)
+from embedl_hub.tracking import find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from embedl_hub.fleet import CellResult, Outcome, Plan, Step, Sweep, SweepResult
+
+_NEWEST = "newest"
+_SHOWN = (("latency_median", "ms"), ("latency", "ms"), ("accuracy", ""), ("top1_agreement", ""), ("cosine", ""))
+_MOST_ROWS = 200
+
+
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Show the cells, the steps and the devices, and do nothing.")
+@click.option(
+    "--resume", is_flag=False, flag_value=_NEWEST, metavar="[ID]", help="Go on with a sweep; the newest of its name."
+)
+@click.option("--retry-failed", is_flag=True, help="With --resume, try again what failed on the model's own account.")
+@click.option("--engine", default="threads", show_default=True, help="Who places the work.")
+@click.option("--reuse-measurements", is_flag=True, help="Take earlier profiles and answers of the very same steps.")
+@click.option("--project", help="Record under this project; the one in use if not given.")
+@home_option
+@json_option
+@click.pass_context
+def command(  # noqa: PLR0913 - options
+    ctx: click.Context,
+    *,
+    plan: Path,
+    dry_run: bool,
+    resume: str | None,
+    retry_failed: bool,
+    engine: str,
+    reuse_measurements: bool,
+    project: str | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Compile, profile and invoke every model of PLAN (a TOML file) with every option on every device.
+
+    Steps that several cells share are done once. What a killed sweep finished is not done again: --resume.
+    Exit code 0: every cell is done; 1: some are not, and why is said.
+    """
+    sweep = _where(read_sweep(plan), home)
+    if reuse_measurements:
+        sweep = replace(sweep, reuse_measurements=True)
+    extra = [Device(HERE)] if HERE in sweep.devices.names else []
+    with open_context(home, project_in_use(home, project), extra=extra) as hub:
+        written = plan_sweep(hub, sweep)
+        if dry_run:
+            _show_plan(written, as_json=as_json)
+            return
+        store = hub.client.store
+        assert store is not None  # noqa: S101 - the command line always tracks
+        if resume == _NEWEST:
+            resume = find_sweep(store, hub.project_name, sweep.name)
+        with _watching(written, as_json=as_json) as listener:
+            result = run_sweep(
+                hub, written, engine=find_engine(engine), resume=resume, retry_failed=retry_failed, listener=listener
+            )
+    _tell(result, as_json=as_json)
+    if result.count(CellState.DONE) < len(result.cells):
+        ctx.exit(1)
+
+
+def _where(sweep: Sweep, home: Path | None) -> Sweep:
+    """Return the sweep with its devices named: the one in use, or this machine, where it names none."""
+    wish = sweep.devices
+    if wish.names or wish.where is not None or wish.pools:
+        return sweep
+    chosen = read_settings(find_home(home)).get("device", HERE)
+    return replace(sweep, devices=replace(wish, names=(chosen,)))
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    needed: dict[str, int] = {}
+    for cell in plan.cells:
+        for key in cell.steps:
+            needed[key] = needed.get(key, 0) + 1
+    if as_json:
+        emit(_plan_facts(plan, needed))
+        return
+    rows = []
+    for cell in plan.cells[:_MOST_ROWS]:
+        steps = [_step_word(plan.steps[key], needed[key]) for key in cell.steps]
+        rows.append((cell.model, cell.option, cell.target, " → ".join(steps)))
+    table(("model", "option", "target", "steps"), rows)
+    if len(plan.cells) > _MOST_ROWS:
+        click.echo(f"... and {len(plan.cells) - _MOST_ROWS} more cells.")
+    for target in plan.targets:
+        click.echo(f"target {target.name}: {', '.join(target.devices) or 'this machine'}")
+    kinds = {kind: sum(step.kind is kind for step in plan.steps.values()) for kind in StepKind}
+    listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    shared = sum(needed.values()) - len(plan.steps)
+    click.echo(f"{len(plan.cells)} cells, {len(plan.steps)} steps ({listed}); {shared} are shared and done once.")
+
+
+def _step_word(step: Step, cells: int) -> str:
+    return step.kind if cells == 1 else f"{step.kind} (shared by {cells})"
+
+
+def _plan_facts(plan: Plan, needed: dict[str, int]) -> dict[str, Any]:
+    return {
+        "name": plan.name,
+        "targets": {target.name: list(target.devices) for target in plan.targets},
+        "cells": [
+            {"model": cell.model, "option": cell.option, "target": cell.target, "steps": list(cell.steps)}
+            for cell in plan.cells
+        ],
+        "steps": {key: {"kind": step.kind, "cells": needed[key]} for key, step in plan.steps.items()},
+    }
+
+
+class _Lines(Progress):
+    """Writes a line for each cell, for logs and for whoever reads them later."""
+
+    def began(self, sweep: str, plan: Plan, done: dict[str, Outcome]) -> None:  # type: ignore[override]
+        """Say what goes off, and how it can be gone on with."""
+        super().began(sweep, plan, done)
+        again = f", {len(done)} of them done before" if done else ""
+        self.write(f"Sweep {sweep}: {len(plan.cells)} cells, {len(plan.steps)} steps{again}.")
+
+    def cell_ended(self, result: CellResult) -> None:
+        """Write its line."""
+        super().cell_ended(result)
+        words = _numbers(result) if result.state is CellState.DONE else f"{result.state}: {_short(result.reason)}"
+        self.write(f"[{self.cells_ended}/{self.cells}] {result.cell.id} {words}{_left(self.left_s())}")
+
+    def said(self, text: str) -> None:
+        """Pass it on."""
+        self.write(text)
+
+    def write(self, text: str) -> None:
+        """Write a line to standard error; standard output is for the result."""
+        click.echo(plain(text), err=True)
+
+
+class _Live(_Lines):
+    """Shows a table that changes in place, one line for each target."""
+
+    def __init__(self, view: Any) -> None:  # noqa: ANN401 - rich's Live
+        super().__init__()
+        self._view = view
+
+    def step_ended(self, step: Step, outcome: Outcome) -> None:
+        """Draw the table anew."""
+        super().step_ended(step, outcome)
+        self._view.update(self._drawn())
+
+    def write(self, text: str) -> None:
+        """Write above the table."""
+        self._view.console.print(plain(text), markup=False, highlight=False)
+
+    def _drawn(self) -> Any:  # noqa: ANN401 - rich's Table
+        from rich.table import Table  # noqa: PLC0415 - only where somebody looks
+
+        drawn = Table(title=f"{self.cells_ended} of {self.cells} cells{_left(self.left_s())}")
+        for title in ("target", "steps", "failed", "done before"):
+            drawn.add_column(title, justify="left" if title == "target" else "right")
+        for name, place in self.targets.items():
+            drawn.add_row(plain(name), f"{place.ended}/{place.steps}", str(place.failed), str(place.reused))
+        return drawn
+
+
+@contextlib.contextmanager
+def _watching(plan: Plan, *, as_json: bool) -> Iterator[Progress]:
+    if as_json:
+        yield Progress()
+        return
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where somebody looks
+    from rich.live import Live  # noqa: PLC0415
+
+    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as view:
+        view.update(f"{plan.name}: {len(plan.cells)} cells")
+        yield _Live(view)
+
+
+def _left(seconds: float | None) -> str:
+    if seconds is None or seconds <= 0:
+        return ""
+    minutes, rest = divmod(round(seconds), 60)
+    return f", about {minutes} min {rest} s left" if minutes else f", about {max(1, rest)} s left"
+
+
+def _numbers(result: CellResult) -> str:
+    """Return what a cell measured, the most telling first, with its verdict."""
+    found = [(name, number(value, unit)) for name, unit in _SHOWN if (value := result.metric(name)) is not None]
+    # The mean beside the median says nothing new.
+    shown = [text if name.startswith("latency") else f"{name} {text}" for name, text in found if name != "latency"]
+    shown = shown or [text for _, text in found] or [str(result.state)]
+    profile = result.outcomes.get(StepKind.PROFILE)
+    if profile is not None and profile.verdict:
+        shown.append(profile.verdict)
+    if any(outcome.is_cached for outcome in result.outcomes.values()):
+        cached = [kind for kind, outcome in result.outcomes.items() if outcome.is_cached]
+        shown.append(f"({', '.join(cached)} from before)")
+    return " ".join(shown)
+
+
+def _tell(result: SweepResult, *, as_json: bool) -> None:
+    if as_json:
+        emit(_result_facts(result))
+        return
+    targets = [target.name for target in result.plan.targets]
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for each in result.cells:
+        words = _numbers(each) if each.state is CellState.DONE else str(each.state)
+        rows.setdefault((each.cell.model, each.cell.option), {})[each.cell.target] = words
+    shown = [(*names, *(cells.get(name, "-") for name in targets)) for names, cells in rows.items()]
+    table(("model", "option", *targets), shown[:_MOST_ROWS])
+    for each in [each for each in result.cells if each.state is not CellState.DONE][:_MOST_ROWS]:
+        click.echo(f"{each.cell.id} {each.state}: {_short(each.reason)}")
+    counts = ", ".join(f"{result.count(state)} {state}" for state in CellState if result.count(state))
+    click.echo(f"Sweep {result.id}: {counts}. Look at it: embedl-hub ui, then /sweeps/{result.id}")
+
+
+def _result_facts(result: SweepResult) -> dict[str, Any]:
+    return {
+        "sweep": result.id,
+        "cells": [
+            {
+                "model": each.cell.model, "option": each.cell.option, "target": each.cell.target,
+                "state": each.state, "reason": each.reason,
+                "runs": {kind: outcome.run_id for kind, outcome in each.outcomes.items()},
+                "cached": [kind for kind, outcome in each.outcomes.items() if outcome.is_cached],
+                "metrics": {
+                    **{name: value for outcome in each.outcomes.values() for name, value in outcome.metrics.items()},
+                    **each.scores,
+                },
+                "verdict": next((outcome.verdict for outcome in each.outcomes.values() if outcome.verdict), None),
+            }
+            for each in result.cells
+        ],
+    }  # fmt: skip
+
+
+def _short(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0][:300]
