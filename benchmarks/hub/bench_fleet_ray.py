@@ -85,7 +85,7 @@ def main() -> None:
         busy = scaling(Path(folder), asked.jobs, asked.wait_s)
     rows = [
         ("scaling efficiency, 8 boards on 2 Ray nodes", f"{busy['efficiency']:.3f}", f"≥ {LEAST_EFFICIENCY}"),
-        ("  added to a job of {wait_s:g} s, s".format(**busy), f"{busy['added_s_a_job']:.2f}", ""),
+        (f"  added to a job of {busy['wait_s']} s, s", f"{busy['added_s_a_job']:.2f}", ""),
     ]
     print_table(("figure", "measured", "must hold"), rows)
     if asked.json is not None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +19,10 @@ from support.ray_nodes import TESTS, RayNode
 from support.sshd import SSHServer
 
 from embedl_hub.core import HubContext
-from embedl_hub.core.component import CLAIMED
+from embedl_hub.core.device import Device
 from embedl_hub.errors import ConfigError, WorkerLostError
 from embedl_hub.fleet import (
+    HERE,
     CellState,
     DeviceWish,
     Job,
@@ -37,6 +38,7 @@ from embedl_hub.fleet import (
     run_sweep,
 )
 from embedl_hub.fleet._ray_cluster import connected
+from embedl_hub.fleet._work import claimed_ms
 from embedl_hub.tracking import Store
 
 IMPORTS = ("support.fleet_boards",)
@@ -102,9 +104,8 @@ def check_no_overlap(store: Store) -> None:
     """Look at the recorded times of every board."""
     claims: dict[str, list[tuple[int, int]]] = {}
     for run in store.runs():
-        if run.device is not None and CLAIMED in run.params:
-            times = run.params[CLAIMED].value
-            claims.setdefault(run.device, []).append((times["from_ms"], times["until_ms"]))
+        if run.device is not None and (claimed := claimed_ms(run)) is not None:
+            claims.setdefault(run.device, []).append(claimed)
     assert claims
     for times in claims.values():
         assert all(before[1] <= after[0] for before, after in pairwise(sorted(times)))
@@ -326,3 +327,106 @@ def test_status_shows_who_reaches_what(cluster: Cluster) -> None:
     hosts = json.loads(found.stdout)
     assert sorted(tuple(device["name"] for device in host["devices"]) for host in hosts) == [("a0", "a1"), ("b0",)]
     assert all(host["alive"] for host in hosts)
+
+
+def test_here_is_the_host_that_sweeps(cluster: Cluster, tmp_path: Path) -> None:
+    """This machine needs no resource of the cluster, and its steps run on it."""
+    note = tmp_path / "note"
+    sweep = plain_sweep(
+        model_files(tmp_path / "models", 1), options={"only": {"note": str(note)}}, devices=DeviceWish((HERE,))
+    )
+    with HubContext("fleet", [Device(HERE)], home=tmp_path / "home") as ctx:
+        result = run_sweep(ctx, sweep, engine=engine(cluster))
+    assert [cell.state for cell in result.cells] == [CellState.DONE]
+    assert pids_in(note) != [os.getpid()]
+
+
+@pytest.mark.slow
+def test_a_process_that_cannot_be_stopped_is_killed(cluster: Cluster, ctx: HubContext, tmp_path: Path) -> None:
+    """Python code that never returns: its thread is given up on its host, its process ends, the board works on."""
+    note, target = tmp_path / "note", Target("b0", ("b0",))
+    with engine(cluster).open(ctx, (target,)) as workers:
+        outcome = workers.submit(profile_job(tmp_path, target, note=str(note), hang=True, timeout_s=1)).result(90)
+        assert "could not be stopped" in str(outcome.error)
+        wait_until(lambda: not Path(f"/proc/{pids_in(note)[0]}").exists(), 20)
+        assert workers.submit(profile_job(tmp_path, target)).result(60).error is None
+    check_free(cluster, "b0")
+
+
+@pytest.mark.slow
+def test_a_lost_host_is_told(cluster: Cluster, tmp_path: Path, new_server: Callable[..., SSHServer]) -> None:
+    """Its job is lost, and the next one is given up when no host has come to reach the board."""
+    write_devices(tmp_path / "east", {"c0": new_server()})
+    node = RayNode(tmp_path / "east", head=cluster.address, ip="127.0.0.1", cpus=0)
+    target, mark = Target("c0", ("c0",)), tmp_path / "mark"
+    try:
+        node.wait()
+        with (
+            HubContext("fleet", [plain_device("c0")], home=tmp_path / "home") as ctx,
+            engine(cluster, host_wait_s=2).open(ctx, (target,)) as workers,
+        ):
+            once = ("sh", "-c", ONCE.format(mark=mark))
+            job = workers.submit(profile_job(tmp_path, target, command=once))
+            wait_until(mark.exists, 60)
+            node.kill()
+            with pytest.raises(WorkerLostError, match="'c0' is gone"):
+                job.result(90)
+            with pytest.raises(WorkerLostError, match="No host of the cluster has reached device 'c0'"):
+                workers.submit(profile_job(tmp_path, target)).result(90)
+    finally:
+        node.stop()
+
+
+ALONE = """
+import sys
+from pathlib import Path
+from support.fleet import model_files, plain_sweep
+from embedl_hub.core import HubContext
+from embedl_hub.core.device import load_devices
+from embedl_hub.fleet import Ray, run_sweep
+home, models = map(Path, sys.argv[1:])
+with HubContext("alone", load_devices(home / "devices.toml"), home=home) as ctx:
+    result = run_sweep(ctx, plain_sweep(model_files(models, 2)), engine=Ray(imports=("support.fleet_boards",)))
+print([cell.state.value for cell in result.cells])
+"""
+
+
+@pytest.mark.slow
+def test_a_ray_on_this_machine_alone(tmp_path: Path, new_server: Callable[..., SSHServer]) -> None:
+    """Without a cluster the engine starts one for the devices of the home, and ends it."""
+    write_devices(tmp_path / "home", {"d0": new_server(), "d1": new_server()})
+    argv = [sys.executable, "-c", ALONE, str(tmp_path / "home"), str(tmp_path / "models")]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment.pop("RAY_ADDRESS", None)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=180)
+    assert done.stdout.strip() == str(["done"] * 4), done.stderr[-3000:]
+
+
+def test_a_device_that_is_not_written_down_is_refused(tmp_path: Path) -> None:
+    """Ray's processes on this machine could not reach it."""
+    target = Target("a0", ("a0",))
+    with (
+        HubContext("alone", [plain_device("a0")], home=tmp_path / "home") as ctx,
+        pytest.raises(ConfigError, match=r"devices\.toml has no device 'a0'"),
+        Ray().open(ctx, (target,)),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_a_node_is_stopped_by_its_home(tmp_path: Path) -> None:
+    """Only that one, and a second one of the same home is refused."""
+    node = RayNode(tmp_path / "home", ip="127.0.0.1", cpus=1)
+    try:
+        node.wait()
+        program = [sys.executable, "-m", "embedl_hub", "fleet"]
+        home = f"--home={tmp_path / 'home'}"
+        again = subprocess.run(
+            [*program, "node", "--head", home], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert "runs already" in again.stderr
+        for words in ("has ended", "No node"):
+            done = subprocess.run([*program, "stop", home], capture_output=True, text=True, check=True, timeout=60)
+            assert words in done.stdout
+    finally:
+        node.stop()
