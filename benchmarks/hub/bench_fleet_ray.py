@@ -2,9 +2,10 @@
 
 Eight boards, each a real sshd on loopback, four on each of two Ray nodes of this machine, and jobs that wait on them:
 the time that the jobs ask for, over the time that eight boards were there for. Joining the cluster, starting a process
-for each board, sending models, lease, records, and the way back of every run are all in the latter.
+for each board, sending models, lease, records, and the way back of every run are all in the latter. Starting the
+processes is paid once a sweep; the second figure begins with the first job of each board.
 
-    python benchmarks/hub/bench_fleet_ray.py [--wait-s 5] [--jobs 6] [--json FILE]
+    python benchmarks/hub/bench_fleet_ray.py [--wait-s 5] [--jobs 20] [--json FILE]
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from report import machine, print_table
-from support.fleet import model_files, plain_device, plain_sweep
+from support.fleet import assert_no_overlap, model_files, plain_device, plain_sweep, store_of
 from support.fleet_boards import write_devices
 from support.ray_nodes import RayNode
 from support.sshd import SSHServer
 
 from embedl_hub.core import HubContext
 from embedl_hub.fleet import CellState, Ray, plan_sweep, run_sweep
+from embedl_hub.fleet._work import claimed_ms
+from embedl_hub.tracking import equal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from embedl_hub.tracking import Store
 
 BOARDS, NODES = 8, 2
 LEAST_EFFICIENCY = 0.9
@@ -47,12 +52,18 @@ def cluster(folder: Path) -> Iterator[str]:
                 servers[f"board{board}"] = SSHServer(folder / f"sshd{board}").start()
                 ending.callback(servers[f"board{board}"].stop)
             write_devices(folder / f"host{number}", servers)
-            node = RayNode(folder / f"host{number}", head=head, ip="127.0.0.1", cpus=1)
+            node = RayNode(folder / f"host{number}", head=head, ip="127.0.0.1", cpus=BOARDS // NODES)
             ending.callback(node.stop)
             node.wait()
             head = node.address
         assert head is not None
         yield head
+
+
+def time_at_work_s(store: Store, device: str) -> float:
+    """Return the time from the first moment that a board was had to the last."""
+    spans = [span for run in store.runs(equal("device", device)) if (span := claimed_ms(run)) is not None]
+    return (max(until for _, until in spans) - min(begin for begin, _ in spans)) / 1000
 
 
 def scaling(folder: Path, jobs: int, wait_s: float) -> dict[str, object]:
@@ -66,10 +77,13 @@ def scaling(folder: Path, jobs: int, wait_s: float) -> dict[str, object]:
         result = run_sweep(ctx, plan, engine=Ray(address, ("support.fleet_boards",)))
         wall_s = time.perf_counter() - started
         assert result.count(CellState.DONE) == jobs * BOARDS, [each.reason for each in result.cells]
+        claims = assert_no_overlap(store_of(ctx), result.id)
+        at_work_s = sum(time_at_work_s(store_of(ctx), name) for name in ctx.devices)
     asked_s = jobs * BOARDS * wait_s
     return {
         "boards": BOARDS, "nodes": NODES, "jobs": jobs * BOARDS, "wait_s": wait_s, "wall_s": wall_s,
-        "efficiency": asked_s / (BOARDS * wall_s), "added_s_a_job": (BOARDS * wall_s - asked_s) / (jobs * BOARDS),
+        "efficiency": asked_s / (BOARDS * wall_s), "efficiency_at_work": asked_s / at_work_s,
+        "claims_without_overlap": claims, "added_s_a_job": (BOARDS * wall_s - asked_s) / (jobs * BOARDS),
     }  # fmt: skip
 
 
@@ -77,7 +91,7 @@ def main() -> None:
     """Measure, print, and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wait-s", type=float, default=5.0)
-    parser.add_argument("--jobs", type=int, default=6, help="jobs for each board")
+    parser.add_argument("--jobs", type=int, default=20, help="jobs for each board")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     facts = machine()
@@ -85,6 +99,7 @@ def main() -> None:
         busy = scaling(Path(folder), asked.jobs, asked.wait_s)
     rows = [
         ("scaling efficiency, 8 boards on 2 Ray nodes", f"{busy['efficiency']:.3f}", f"≥ {LEAST_EFFICIENCY}"),
+        ("  from the first job of each board on", f"{busy['efficiency_at_work']:.3f}", ""),
         (f"  added to a job of {busy['wait_s']} s, s", f"{busy['added_s_a_job']:.2f}", ""),
     ]
     print_table(("figure", "measured", "must hold"), rows)
