@@ -142,7 +142,7 @@ def main() -> None:
         added = overhead(Path(folder) / "overhead", asked.engine, asked.cells)
     rows = [
         ("scaling efficiency, 8 boards", f"{busy['efficiency']:.3f}", f"≥ {LEAST_EFFICIENCY}"),
-        ("  added to a job of {wait_s:g} s, s".format(**busy), f"{busy['added_s_a_job']:.2f}", ""),
+        (f"  added to a job of {asked.wait_s:g} s, s", f"{busy['added_s_a_job']:.2f}", ""),
         ("added to a bare run, ms a cell", f"{added['added_ms_a_cell']:.2f}", f"≤ {MOST_MS_A_CELL}"),
         ("  a sweep's cell, ms", f"{added['ms_a_cell']:.2f}", ""),
         ("  bare runs of a cell, ms", f"{added['bare_ms_a_cell']:.2f}", ""),

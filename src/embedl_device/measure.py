@@ -74,7 +74,7 @@ def take_samples(run: Callable[[], object], plan: Plan, clock_ns: Callable[[], i
     first = timed()
     warmup: List[float] = []
     deadline = clock_ns() + plan.max_warmup_seconds * 1e9
-    while not _is_warm(warmup) and clock_ns() < deadline:
+    while not is_warm(warmup) and clock_ns() < deadline:
         warmup.append(timed())
     times: List[float] = []
     start = clock_ns()
@@ -82,10 +82,11 @@ def take_samples(run: Callable[[], object], plan: Plan, clock_ns: Callable[[], i
         times.append(timed())
         spent_s = (clock_ns() - start) / 1e9
         if spent_s >= plan.max_seconds or (len(times) >= plan.iterations and spent_s >= plan.min_seconds):
-            return Samples(first, warmup, _is_warm(warmup), times)
+            return Samples(first, warmup, is_warm(warmup), times)
 
 
-def _is_warm(times_us: Sequence[float]) -> bool:
+def is_warm(times_us: Sequence[float]) -> bool:
+    """Tell whether times have settled; asked after whole windows only."""
     needed = _WINDOW_RUNS * _WINDOWS_THAT_MUST_AGREE
     if len(times_us) < needed or len(times_us) % _WINDOW_RUNS:
         return False
@@ -129,6 +130,17 @@ def median_interval(times_us: Sequence[float]) -> Tuple[float, float]:
     return ordered[low], ordered[high]
 
 
+def relative_change(values: Sequence[float]) -> Optional[float]:
+    """Return how far the median of the last third is off that of the first; None when small or by chance."""
+    if len(values) < 9:
+        return None
+    third = len(values) // 3
+    first, last = values[:third], values[-third:]
+    change = percentile(last, 50) / percentile(first, 50) - 1
+    (first_low, first_high), (last_low, last_high) = median_interval(first), median_interval(last)
+    return change if abs(change) > _DRIFT and (last_low > first_high or last_high < first_low) else None
+
+
 def judge(samples: Samples, throttling: Sequence[str], unreadable: Sequence[str]) -> Tuple[str, str]:
     """Return a verdict on the samples and its reason.
 
@@ -140,11 +152,8 @@ def judge(samples: Samples, throttling: Sequence[str], unreadable: Sequence[str]
     times = samples.times_us
     if throttling:
         return "throttled", "; ".join(throttling)
-    third = max(1, len(times) // 3)
-    first, last = times[:third], times[-third:]
-    change = percentile(last, 50) / percentile(first, 50) - 1 if len(times) >= 9 else 0.0
-    (first_low, first_high), (last_low, last_high) = median_interval(first), median_interval(last)
-    if abs(change) > _DRIFT and (last_low > first_high or last_high < first_low):
+    change = relative_change(times)
+    if change is not None:
         return "drifting", "the median of the last third is {:+.1%} against the first third".format(change)
     if not samples.is_warm:
         return "drifting", "the times had not settled when the warm-up ended after {} runs".format(

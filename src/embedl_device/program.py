@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from embedl_device.errors import BoardError
 from embedl_device.measure import Plan
+from embedl_device.rounds import Turns
 
 if TYPE_CHECKING:
     from embedl_device.infer import Model
@@ -58,13 +59,50 @@ def say(program: str, message: str) -> None:
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add what every profile command takes."""
+    add_measuring(parser)
+    parser.add_argument("--layer-runs", type=int, default=10, help="profiled runs; 0 for no layers (%(default)s)")
+
+
+def add_turns(parser: argparse.ArgumentParser) -> None:
+    """Add what every pair command takes; its ``--model`` is given once for each model."""
+    add_measuring(parser)
+    parser.add_argument(
+        "--lead-in", type=int, default=1, help="runs right before each timed one, of the same model (%(default)s)"
+    )
+    parser.add_argument("--loads", type=positive, default=10, help="load all models anew so often (%(default)s)")
+
+
+def turns_of(arguments: argparse.Namespace) -> Turns:
+    """Return how turns are taken."""
+    return Turns(plan_of(arguments), arguments.lead_in, arguments.loads)
+
+
+def add_model(parser: argparse.ArgumentParser, help_text: str, *, several: bool) -> None:
+    """Add the model, or the models."""
+    if several:
+        parser.add_argument("--model", type=Path, required=True, action="append", help=help_text + ", once for each")
+    else:
+        parser.add_argument("--model", type=Path, required=True, help=help_text)
+
+
+def models_of(arguments: argparse.Namespace) -> List[Path]:
+    """Return the models to measure in turns."""
+    models: List[Path] = arguments.model
+    if len(models) < 2:
+        raise BoardError(
+            "Give two models or more, each with its own --model; one alone has nothing to be held against."
+        )
+    return models
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """Add how much to measure, and on what."""
     parser.add_argument("--input-dir", type=Path, help="data to run on (.npz or .npy); made up when not given")
     parser.add_argument("--shape", type=shape, action="append", default=[], metavar="NAME=1,3,224,224")
     parser.add_argument("--iterations", type=positive, default=100, help="at least so many samples (%(default)s)")
     parser.add_argument("--min-seconds", type=float, default=1.0, help="at least so long (%(default)s)")
     parser.add_argument("--max-seconds", type=float, default=30.0, help="at most so long (%(default)s)")
     parser.add_argument("--max-warmup-seconds", type=float, default=5.0, help="end of the warm-up (%(default)s)")
-    parser.add_argument("--layer-runs", type=int, default=10, help="profiled runs; 0 for no layers (%(default)s)")
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:

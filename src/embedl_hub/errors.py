@@ -7,7 +7,8 @@ HubError
 │  ├─ ConnectError                   no connection: host, key, network
 │  ├─ CommandError                   a command ended with a code, a signal or its time limit
 │  ├─ TransferError                  a file did not arrive, or was refused
-│  └─ LeaseError                     the board is in use, or our lease on it was lost
+│  └─ LeaseError                     the lease on a board cannot be had, or was lost
+│     └─ BusyError                   somebody else is using the board
 ├─ ComponentError
 │  ├─ SignatureError (TypeError)     a component or provider is declared wrongly
 │  ├─ NoProviderError                nobody can carry out this step here
@@ -24,6 +25,7 @@ import signal
 from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "BusyError",
     "CommandError",
     "CompileError",
     "ComponentError",
@@ -81,7 +83,22 @@ class TransferError(DeviceError):
 
 
 class LeaseError(DeviceError):
-    """The board is in use by somebody else, or our lease on it was lost."""
+    """The lease on a board cannot be had, or was lost."""
+
+
+class BusyError(LeaseError):
+    """Somebody else is using the board: nothing is wrong with it.
+
+    Attributes:
+        holder: Who it is, as far as the board knows.
+    """
+
+    def __init__(self, message: str, holder: str = "an unknown user") -> None:
+        super().__init__(message)
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (str(self), self.holder))
 
 
 class CommandError(DeviceError):

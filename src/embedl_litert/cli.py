@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
 from embedl_device import __version__, board, program
@@ -27,6 +26,20 @@ def _profile(arguments: argparse.Namespace) -> Dict[str, Any]:
             arguments.shape,
             arguments.input_dir,
             arguments.layer_runs,
+        )
+    )
+
+
+def _pair(arguments: argparse.Namespace) -> Dict[str, Any]:
+    from embedl_litert.pair import Request, pair
+
+    return pair(
+        Request(
+            program.models_of(arguments),
+            _settings(arguments),
+            program.turns_of(arguments),
+            arguments.shape,
+            arguments.input_dir,
         )
     )
 
@@ -77,16 +90,17 @@ def _parser() -> argparse.ArgumentParser:
     commands.required = True
     profile = _command(commands, "profile", _profile, "measure latency, memory and layers of a model")
     program.add_plan(profile)
+    program.add_turns(_command(commands, "pair", _pair, "measure two or more models in turns", several=True))
     program.add_data(_command(commands, "run-inference", _run_inference, "run a model on data"))
     doctor = commands.add_parser("doctor", help="tell what this board is and has")
     doctor.set_defaults(work=_doctor)
     return parser
 
 
-def _command(commands: Any, name: str, work: Any, help_text: str) -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, work: Any, help_text: str, *, several: bool = False) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text)
     parser.set_defaults(work=work)
-    parser.add_argument("--model", type=Path, required=True, help="the TFLite file")
+    program.add_model(parser, "the TFLite file", several=several)
     parser.add_argument("--threads", type=program.positive, help="threads within an operator")
     parser.add_argument("--no-xnnpack", action="store_true", help="run the runtime's own kernels")
     return parser

@@ -11,9 +11,7 @@ from embedl_device.document import feed_for, measured
 from embedl_device.measure import Plan
 from embedl_device.program import say
 from embedl_litert.profiler import NoLayersError, as_rows, profile_layers
-from embedl_litert.session import Model, Settings, runtime_version
-
-PROGRAM = "embedl-litert"
+from embedl_litert.session import PROGRAM, Model, Settings, runtime_version
 
 
 class Request(NamedTuple):

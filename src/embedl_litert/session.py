@@ -14,6 +14,7 @@ from embedl_device.arrays import Arrays
 from embedl_device.errors import BoardError
 from embedl_device.tensors import Tensor
 
+PROGRAM = "embedl-litert"
 DISTRIBUTION = "ai-edge-litert"
 _MODULE = "ai_edge_litert"
 

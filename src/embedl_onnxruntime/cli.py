@@ -57,6 +57,21 @@ def _profile(arguments: argparse.Namespace) -> Dict[str, Any]:
     )
 
 
+def _pair(arguments: argparse.Namespace) -> Dict[str, Any]:
+    from embedl_onnxruntime.pair import Request, pair
+
+    return pair(
+        Request(
+            program.models_of(arguments),
+            _settings(arguments),
+            program.turns_of(arguments),
+            arguments.shape,
+            arguments.input_dir,
+            arguments.require_provider,
+        )
+    )
+
+
 def _run_inference(arguments: argparse.Namespace) -> Dict[str, Any]:
     from embedl_onnxruntime.session import Model, runtime
 
@@ -111,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--require-provider", help="fail if a node runs on another execution provider")
     profile.add_argument("--keep-trace", type=Path, help="where to keep the runtime's own profile file")
 
+    pair = _command(commands, "pair", _pair, "measure two or more models in turns", several=True)
+    program.add_turns(pair)
+    pair.add_argument("--require-provider", help="fail if a node runs on another execution provider")
+
     infer = _command(commands, "run-inference", _run_inference, "run a model on data")
     program.add_data(infer)
 
@@ -119,10 +138,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, work: Any, help_text: str) -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, work: Any, help_text: str, *, several: bool = False) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text)
     parser.set_defaults(work=work)
-    parser.add_argument("--model", type=Path, required=True, help="the ONNX file")
+    program.add_model(parser, "the ONNX file", several=several)
     parser.add_argument(
         "--execution-provider", action="append", metavar="NAME", help="in order of preference; CPU if none"
     )

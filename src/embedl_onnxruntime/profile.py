@@ -47,20 +47,20 @@ class Request(NamedTuple):
 
 def profile(request: Request) -> Dict[str, Any]:
     """Measure a model and return the document."""
-    _check_available(request.require_provider)
+    check_available(request.require_provider)
     say(PROGRAM, "loading {}".format(request.model))
     start = time.perf_counter_ns()
     model = Model(request.model, request.settings)
     load_us = (time.perf_counter_ns() - start) / 1e3
     feed, data = feed_for(model.inputs, request.input_dir, request.shapes)
     placement = model.placement()
-    _check_placement(placement, request)
+    check_placement(placement, request.settings, request.require_provider)
     document = measured(PROGRAM, model.runner(feed), request.plan, load_us, request.model)
     del model
     layers = _layers(request, feed)
     if placement is None and layers["rows"]:
         placement = _placement_from(layers["rows"])
-        _check_placement(placement, request)
+        check_placement(placement, request.settings, request.require_provider)
     ort = runtime()
     return dict(
         document,
@@ -127,7 +127,7 @@ def _placement_from(rows: Sequence[Dict[str, Any]]) -> Dict[str, List[Dict[str, 
     return found
 
 
-def _check_available(required: Optional[str]) -> None:
+def check_available(required: Optional[str]) -> None:
     """Refuse a provider that this runtime does not have before anything is measured: no node can have fallen off it."""
     available = runtime().get_available_providers()
     if required is not None and required not in available:
@@ -136,8 +136,10 @@ def _check_available(required: Optional[str]) -> None:
         )
 
 
-def _check_placement(placement: Optional[Dict[str, List[Dict[str, str]]]], request: Request) -> None:
-    required = request.require_provider
+def check_placement(
+    placement: Optional[Dict[str, List[Dict[str, str]]]], settings: Settings, required: Optional[str]
+) -> None:
+    """Refuse a model with nodes elsewhere than on the required provider."""
     if required is None or placement is None:
         return
     elsewhere = {name: nodes for name, nodes in placement.items() if name != required and nodes}
@@ -148,7 +150,7 @@ def _check_placement(placement: Optional[Dict[str, List[Dict[str, str]]]], reque
             some = ", ".join("{} ({})".format(node["name"] or "unnamed", node["op_type"]) for node in nodes[:5])
             more = " and {} more".format(len(nodes) - 5) if len(nodes) > 5 else ""
             words.append("{} on {}: {}{}".format(len(nodes), name, some, more))
-        asked = request.settings.providers
+        asked = settings.providers
         if required not in asked:
             hint = "Only {} was asked for; ask for {} too.".format(", ".join(asked), required)
         else:

@@ -62,6 +62,7 @@ class Model:
         *,
         profile_prefix: Optional[str] = None,
         optimized_path: Optional[Path] = None,
+        is_alone: bool = True,
     ) -> None:
         ort = runtime()
         if not path.is_file():
@@ -73,6 +74,9 @@ class Model:
             options.intra_op_num_threads = settings.threads
         # Older versions take unknown entries in silence.
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        if not is_alone:
+            # Threads of a session go on spinning for a while after a run, on cores that another session now needs.
+            options.add_session_config_entry("session.force_spinning_stop", "1")
         if profile_prefix is not None:
             options.enable_profiling = True
             options.profile_file_prefix = profile_prefix

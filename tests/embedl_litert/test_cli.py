@@ -49,6 +49,21 @@ def call(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
 
 
+def test_models_are_measured_in_turns(model: Path) -> None:
+    """One document for all of them."""
+    done = call(
+        "pair", "--model", model, "--model", model, "--iterations", 20, "--min-seconds", 0, "--max-warmup-seconds", 0.1
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["kind"] == "paired"
+    assert document["tool"]["name"] == "embedl-litert"
+    assert [len(row["samples_us"]) for row in document["models"]] == [20, 20]
+    assert document["loaded_at"] == list(range(0, 20, 2))
+    assert document["models"][0]["data"]["inputs"]["x"]["shape"] == [1, 4]
+    assert "Give two models or more" in call("pair", "--model", model).stderr
+
+
 def test_a_profile_is_one_json_object(model: Path) -> None:
     """With everything that explains the number."""
     done = call("profile", "--model", model, "--iterations", 10, "--min-seconds", 0.01, "--max-warmup-seconds", 0.1)

@@ -196,13 +196,52 @@ def test_a_required_provider_that_nodes_fell_off_fails(make_model: Any) -> None:
 def test_nodes_that_fell_off_a_provider_that_was_asked_for() -> None:
     """Only then they fell back."""
     from embedl_device.errors import BoardError
-    from embedl_onnxruntime.profile import Request, _check_placement
+    from embedl_onnxruntime.profile import check_placement
     from embedl_onnxruntime.session import CPU, Settings
 
     name = "XNNPACKExecutionProvider"
-    request = Request(Path("m"), Settings(providers=(name, CPU)), require_provider=name)
+    settings = Settings(providers=(name, CPU))
     with pytest.raises(BoardError, match=r"of 1 nodes 1 on CPUExecutionProvider: c .Conv.. They fell back to the CPU"):
-        _check_placement({CPU: [{"name": "c", "op_type": "Conv"}]}, request)
+        check_placement({CPU: [{"name": "c", "op_type": "Conv"}]}, settings, name)
+
+
+QUICK = ("--iterations", 40, "--min-seconds", 0, "--max-warmup-seconds", 0.2, "--threads", 1)
+
+
+def test_models_are_measured_in_turns(make_model: Any, tmp_path: Path) -> None:
+    """One document: samples by round, the order of each round, when everything was loaded anew."""
+    one = make_model(1).rename(tmp_path / "one.onnx")
+    two = make_model(1, name="other").rename(tmp_path / "two.onnx")
+    answer = result("pair", "--model", one, "--model", two, "--model", one, *QUICK)
+    assert answer["kind"] == "paired"
+    assert answer["format"] == 1
+    assert [row["file_name"] for row in answer["models"]] == ["one.onnx", "two.onnx", "one.onnx"]
+    assert [len(row["samples_us"]) for row in answer["models"]] == [40] * 3 == [answer["rounds"]] * 3
+    assert all(min(row["samples_us"]) > 0 for row in answer["models"])
+    assert {tuple(sorted(order)) for order in answer["order"]} == {(0, 1, 2)}
+    assert answer["loaded_at"] == list(range(0, 40, 4))
+    assert {"before", "after", "board"} == set(answer["environment"])
+    assert answer["models"][1]["nodes_by_execution_provider"] == {"CPUExecutionProvider": 4}
+    assert answer["settings"]["threads"] == 1
+    assert answer["verdict"] in {"stable", "drifting", "noisy", "throttled"}
+
+
+def test_waiting_for_a_processor_is_told_on_linux(make_model: Any) -> None:
+    """Sample by sample, and never more than the sample, but for the instant between two clocks."""
+    model = make_model(1)
+    answer = result("pair", "--model", model, "--model", model, *QUICK)
+    for row in answer["models"]:
+        assert (row["waited_us"] is not None) == Path("/proc/thread-self/schedstat").exists()
+        assert all(wait >= 0 for wait in row["waited_us"] or ())
+
+
+def test_one_model_has_nothing_to_be_held_against(make_model: Any) -> None:
+    """Nor may one of several be missing."""
+    model = make_model(1)
+    assert "Give two models or more" in refusal("pair", "--model", model)
+    assert "There is no model nowhere.onnx" in refusal("pair", "--model", model, "--model", "nowhere.onnx")
+    words = refusal("pair", "--model", model, "--model", model, "--require-provider", "AzureExecutionProvider")
+    assert "AzureExecutionProvider was required, but of 4 nodes 4 on CPUExecutionProvider" in words
 
 
 def test_a_provider_that_is_not_built_in_lists_those_that_are(make_model: Any) -> None:

@@ -8,7 +8,7 @@ import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -107,6 +107,19 @@ class SSHServer:
         for pid in dropped:
             _signal(pid, signal.SIGKILL)
         wait_until(lambda: not dropped & set(self._sessions()), 10)
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Have the server and its sessions stand still, connections and all."""
+        assert self._process is not None
+        stopped = [self._process.pid, *self._sessions()]
+        for pid in stopped:
+            _signal(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                _signal(pid, signal.SIGCONT)
 
     def change_host_key(self) -> None:
         """Make a new host key, in use from the next start."""

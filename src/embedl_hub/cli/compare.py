@@ -1,12 +1,14 @@
-"""``embedl-hub compare``: hold runs against the first: what differs, then the ratios and their uncertainty."""
+"""``embedl-hub compare``: hold runs against the first: what differs, then the ratios; or measure models in turns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from embedl_hub.cli._output import emit, home_option, json_option, number, open_store, table
+from embedl_hub.cli._paired import Wishes, compare_in_turns
 from embedl_hub.comparison import compare
 
 if TYPE_CHECKING:
@@ -21,22 +23,64 @@ _LETTERS = 26
 @click.command()
 @click.argument("runs", nargs=-1, required=True)
 @click.option("--layers", default=_LAYERS_SHOWN, show_default=True, help="Show so many layers, the costliest first.")
+@click.option("--paired", is_flag=True, help="Measure their models again, in turns in one process.")
+@click.option("--samples", type=click.IntRange(min=1), default=200, show_default=True, help="Rounds of --paired.")
+@click.option("--device", help="Where --paired measures; the device in use, else the first that serves.")
+@click.option("--here", is_flag=True, help="Measure --paired on this machine, whatever devices there are.")
+@click.option("--project", help="Record --paired under this project; the one in use if not given.")
 @home_option
 @json_option
-def command(runs: tuple[str, ...], layers: int, home: Path | None, as_json: bool) -> None:
-    """Hold two or more RUNS against the first: what differs, then the ratios and their uncertainty."""
+@click.pass_context
+def command(  # noqa: PLR0913 - options
+    ctx: click.Context,
+    *,
+    runs: tuple[str, ...],
+    layers: int,
+    paired: bool,
+    samples: int,
+    device: str | None,
+    here: bool,
+    project: str | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Hold two or more RUNS against the first: what differs, then the ratios and their uncertainty.
+
+    With --paired the models of RUNS, or files, are measured now, in turns within one process, so that what the machine
+    does meanwhile happens to all of them.
+    """
     if len(runs) < 2:
         raise click.UsageError("Give two runs or more; the first is what the others are held against.")
-    with open_store(home) as store:
-        comparison = compare([store.run(run) for run in runs])
-    if as_json:
-        emit(comparison.as_dict())
+    if not paired:
+        _refuse_without_paired(ctx)
+        with open_store(home) as store:
+            comparison = compare([store.run(run) for run in runs])
+        if as_json:
+            emit(comparison.as_dict())
+        else:
+            _show(comparison, layers)
         return
-    _show(comparison, layers)
+    if here and device:
+        raise click.UsageError("--device and --here contradict each other.")
+    compare_in_turns(Wishes(runs, _letters(len(runs)), samples, device, here, project, home), as_json=as_json)
+
+
+def _refuse_without_paired(ctx: click.Context) -> None:
+    given = [
+        f"--{name}"
+        for name in ("samples", "device", "here", "project")
+        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise click.UsageError(f"{', '.join(given)} says how to measure; add --paired, without it nothing is measured.")
+
+
+def _letters(count: int) -> list[str]:
+    return [chr(ord("A") + place) if place < _LETTERS else str(place) for place in range(count)]
 
 
 def _show(comparison: Comparison, layers: int) -> None:
-    letters = [chr(ord("A") + place) if place < _LETTERS else str(place) for place in range(len(comparison.runs))]
+    letters = _letters(len(comparison.runs))
     names = [f"{letter} {_short(run.name)}" for letter, run in zip(letters, comparison.runs, strict=True)]
     for name, run in zip(names, comparison.runs, strict=True):
         click.echo(f"{name}: {run.id}, on {run.device or 'this machine'}")

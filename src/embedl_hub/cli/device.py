@@ -1,4 +1,4 @@
-"""``embedl-hub device``: add, edit, remove and test devices."""
+"""``embedl-hub device``: add, edit, remove, test and check devices, and make pools of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedl_hub.cli._health import health
 from embedl_hub.cli._output import as_value, emit, home_option, json_option, pairs, table, working
+from embedl_hub.cli._pools import pool
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.core import HubContext
-from embedl_hub.core.component import installed_providers
 from embedl_hub.core.device import DEVICES_FILE, find_device_kind, make_device, read_devices
 from embedl_hub.errors import ConfigError, DeviceError, HubError, UnknownDeviceError, known
+from embedl_hub.health import HealthLimits, reach_device
 from embedl_hub.tracking import check_name, find_home
 
 if TYPE_CHECKING:
@@ -40,7 +42,11 @@ _STEP_LIMIT_S = 30.0
 
 @click.group()
 def command() -> None:
-    """Add, edit, remove and test devices; they are kept in devices.toml in the home, without secrets."""
+    """Add, edit, remove, test and check devices; they are kept in devices.toml in the home, without secrets."""
+
+
+command.add_command(health)
+command.add_command(pool)
 
 
 def _table_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -155,7 +161,7 @@ def run_test(device: Device, wait_s: float) -> list[Step]:
     """Try a device step by step; what cannot work after a failure is not tried."""
     kind = find_device_kind(device.provider_type)
     if device.runner is None:
-        return [_provider_step(device.provider_type)]
+        return [_provider_step(device)]
     runner, steps = device.runner, []
 
     def step(title: str, work: Callable[[], str]) -> bool:
@@ -190,16 +196,12 @@ def _tried(title: str, work: Callable[[], str]) -> Step:
     return Step(title, is_ok, says, round(time.perf_counter() - start, 3))
 
 
-def _provider_step(provider_type: str) -> Step:
+def _provider_step(device: Device) -> Step:
     """Ask the provider's own check, for devices that only its client reaches."""
-    found = next((each for each in installed_providers() if each.type == provider_type), None)
-    check = getattr(found.package, "doctor", None) if found is not None else None
-    if check is None:
-        return Step("provider", found is not None, f"{provider_type} has no check of its own", 0.0)
     start = time.perf_counter()
-    problems = [result for result in check() if not result.is_ok]
-    says = "; ".join(f"{result.title}: {result.says}" for result in problems) or "its client is ready"
-    return Step("provider", not problems, says, round(time.perf_counter() - start, 3))
+    check = reach_device(device, HealthLimits())
+    says = " ".join(f"{check.says} {check.next_step}".split())
+    return Step(check.name, check.verdict == "ok", says, round(time.perf_counter() - start, 3))
 
 
 def _spec_words(ctx: HubContext, name: str) -> str:

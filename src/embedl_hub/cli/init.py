@@ -13,7 +13,7 @@ from embedl_hub.tracking import check_name
 
 _FOLDER = ".embedl"
 # Devices and settings are worth sharing; runs are data.
-_IGNORED = "blobs/\nruns/\nhub.db*\nlock\ndamaged-*\n"
+_IGNORED = "blobs/\nboards/\nruns/\nhub.db*\nlock\ndamaged-*\n"
 
 
 @click.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,14 @@ from embedl_hub.fleet import (
     read_sweep,
     run_sweep,
 )
+from embedl_hub.health import HealthWatch
 from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from embedl_hub.fleet import CellResult, Outcome, Plan, Step, Sweep, SweepResult
+    from embedl_hub.core import HubContext
+    from embedl_hub.fleet import CellResult, Outcome, Plan, Ranking, Step, Sweep, SweepResult
 
 _NEWEST = "newest"
 _SHOWN = (("latency_median", "ms"), ("latency", "ms"), ("accuracy", ""), ("top1_agreement", ""), ("cosine", ""))
@@ -46,6 +48,7 @@ _MOST_ROWS = 200
 @click.option("--retry-failed", is_flag=True, help="With --resume, try again what failed on the model's own account.")
 @click.option("--engine", default="threads", show_default=True, help="Who places the work.")
 @click.option("--reuse-measurements", is_flag=True, help="Take earlier profiles and answers of the very same steps.")
+@click.option("--watch-health/--no-watch-health", default=True, help="Check boards on a schedule and after failures.")
 @click.option("--project", help="Record under this project; the one in use if not given.")
 @home_option
 @json_option
@@ -59,6 +62,7 @@ def command(  # noqa: PLR0913 - options
     retry_failed: bool,
     engine: str,
     reuse_measurements: bool,
+    watch_health: bool,
     project: str | None,
     home: Path | None,
     as_json: bool,
@@ -81,13 +85,34 @@ def command(  # noqa: PLR0913 - options
         assert store is not None  # noqa: S101 - the command line always tracks
         if resume == _NEWEST:
             resume = find_sweep(store, hub.project_name, sweep.name)
-        with _watching(written, as_json=as_json) as listener:
-            result = run_sweep(
-                hub, written, engine=find_engine(engine), resume=resume, retry_failed=retry_failed, listener=listener
-            )
+        try:
+            with _watching(written, as_json=as_json) as listener, _health(hub, written, watch=watch_health) as health:
+                result = run_sweep(
+                    hub,
+                    written,
+                    engine=find_engine(engine),
+                    resume=resume,
+                    retry_failed=retry_failed,
+                    listener=listener,
+                    health=health,
+                )
+        except KeyboardInterrupt:
+            click.echo(f"Stopped; what is done is kept. Go on with: embedl-hub sweep {plan} --resume", err=True)
+            raise
     _tell(result, as_json=as_json)
     if result.count(CellState.DONE) < len(result.cells):
         ctx.exit(1)
+
+
+@contextlib.contextmanager
+def _health(hub: HubContext, plan: Plan, *, watch: bool) -> Iterator[HealthWatch | None]:
+    """Watch over the devices of a sweep, where there is a board among them."""
+    names = {name for target in plan.targets for name in target.devices}
+    if not watch or all(hub.devices[name].runner is None for name in names):
+        yield None
+        return
+    with HealthWatch(hub, names=sorted(names)) as health:
+        yield health
 
 
 def _where(sweep: Sweep, home: Path | None) -> Sweep:
@@ -238,10 +263,25 @@ def _tell(result: SweepResult, *, as_json: bool) -> None:
         rows.setdefault((each.cell.model, each.cell.option), {})[each.cell.target] = words
     shown = [(*names, *(cells.get(name, "-") for name in targets)) for names, cells in rows.items()]
     table(("model", "option", *targets), shown[:_MOST_ROWS])
+    for ranking in result.rankings:
+        click.echo(f"{ranking.model} on {ranking.target}: {_order(ranking)}")
     for each in [each for each in result.cells if each.state is not CellState.DONE][:_MOST_ROWS]:
         click.echo(f"{each.cell.id} {each.state}: {_short(each.reason)}")
     counts = ", ".join(f"{result.count(state)} {state}" for state in CellState if result.count(state))
     click.echo(f"Sweep {result.id}: {counts}. Look at it: embedl-hub ui, then /sweeps/{result.id}")
+
+
+def _order(ranking: Ranking) -> str:
+    """Return a ranking for people: what is not shown to differ has a question mark between."""
+    if ranking.error is not None:
+        return f"not ranked: {_short(ranking.error)}"
+    words = []
+    for place in ranking.options:
+        words.append(f"{place.option} {number(place.latency_median, 'ms')}")
+        if place.ratio_to_next is not None:
+            sign = "<" if place.is_told_apart else "<?"
+            words.append(f"{sign} (× {place.ratio_to_next:.3f})")
+    return " ".join(words)
 
 
 def _result_facts(result: SweepResult) -> dict[str, Any]:
@@ -261,6 +301,7 @@ def _result_facts(result: SweepResult) -> dict[str, Any]:
             }
             for each in result.cells
         ],
+        "rankings": [asdict(ranking) for ranking in result.rankings],
     }  # fmt: skip
 
 

@@ -82,19 +82,22 @@ class MetricRow:
     def conclusion(self, number: int) -> str:
         """Say in words what the ratio of a run to the first shows."""
         ratio = self.ratios[number]
-        if ratio is None:
-            return "not known"
-        shows = ratio.shows_difference
-        if shows is None:
-            return "the same" if ratio.value == 1 else "no uncertainty known"
-        if not shows:
-            return "no difference shown"
-        is_more = ratio.value > 1
-        if self.name.startswith("latency"):
-            return "slower" if is_more else "faster"
-        if self.name in RATES:
-            return "faster" if is_more else "slower"
-        return "higher" if is_more else "lower"
+        return "not known" if ratio is None else conclusion_of(self.name, ratio)
+
+
+def conclusion_of(metric: str, ratio: Ratio) -> str:
+    """Say in words what a ratio of a metric shows: ``slower``, ``no difference shown`` and so on."""
+    shows = ratio.shows_difference
+    if shows is None:
+        return "the same" if ratio.value == 1 else "no uncertainty known"
+    if not shows:
+        return "no difference shown"
+    is_more = ratio.value > 1
+    if metric.startswith("latency"):
+        return "slower" if is_more else "faster"
+    if metric in RATES:
+        return "faster" if is_more else "slower"
+    return "higher" if is_more else "lower"
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def ratio_of(value: float, baseline: float, error: Error | None, other: Error | 
         return Ratio(ratio)
     blocks = min(error.blocks, other.blocks)
     # A handful of blocks shows less spread than there is; Student's t and n/(n-1) make up for it.
-    reach = _t_95(blocks - 1) * math.hypot(error.log, other.log) * math.sqrt(blocks / (blocks - 1))
+    reach = t_95(blocks - 1) * math.hypot(error.log, other.log) * math.sqrt(blocks / (blocks - 1))
     return Ratio(ratio, ratio * math.exp(-min(reach, 700.0)), ratio * math.exp(min(reach, 700.0)))
 
 
@@ -145,7 +145,7 @@ def correlation_length(samples: Sequence[float]) -> float:
     return total
 
 
-def _t_95(degrees: int) -> float:
+def t_95(degrees: int) -> float:
     """Return Student's t, 95 % two-sided, by its expansion; good to 2 % from four degrees on."""
     z = 1.96
     return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)

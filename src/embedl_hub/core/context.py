@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import logging
 import os
@@ -13,8 +14,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Self
 
 from embedl_hub.core import artifact as moving
-from embedl_hub.core.device import Board, Device, DeviceSpec, LeasingRunner
+from embedl_hub.core.device import Board, Device, DeviceQuery, DeviceSpec, LeasingRunner, recall_spec, remember_spec
 from embedl_hub.errors import (
+    BusyError,
     CommandError,
     ConfigError,
     DeviceError,
@@ -151,23 +153,52 @@ class HubContext:
             _LOG.info("Device %r could not be asked what it is: %s", name, error)
             return device.spec
 
+    def known_spec(self, name: str) -> DeviceSpec:
+        """Return what is known of a device without asking it: what it said to this context or to an earlier one."""
+        board = self._boards.get(self.find_device(name).name)
+        if board is not None and board.is_asked:
+            return board.spec()
+        return recall_spec(self.home, self.devices[name])
+
+    def find_devices(self, query: DeviceQuery | str) -> list[str]:
+        """Return the names of the devices that meet a query such as ``arch=aarch64, memory>=4GB``.
+
+        Boards that never said what they are get asked now, all at once; one that does not answer is not meant.
+
+        Raises:
+            UnknownDeviceError: No device meets it; it says for each one why.
+        """
+        wanted = DeviceQuery.parse(query) if isinstance(query, str) else query
+        named = wanted.without_spec
+        if named != wanted:
+            self._ask([name for name, device in self.devices.items() if named.matches(name, device.provider_type)])
+        facts = {name: (device.provider_type, self.known_spec(name)) for name, device in self.devices.items()}
+        return wanted.select(facts)
+
     def notes(self, device_name: str) -> dict[str, object]:
         """Return what providers keep in mind about a device while the context lives, so that it is asked once."""
         return self._notes.setdefault(self.find_device(device_name).name, {})
 
     @contextlib.contextmanager
-    def claim(self, device_name: str) -> Iterator[Device]:
-        """Have a device for oneself: among this context's threads, and among all users of the board."""
+    def claim(self, device_name: str, *, wait_s: float | None = None) -> Iterator[Device]:
+        """Have a device for oneself: among this context's threads, and among all users of the board.
+
+        Args:
+            device_name: The device.
+            wait_s: How long to wait for others; without end for threads of this context, and as the context says for
+                everyone else, when not given.
+        """
         device = self.find_device(device_name)
         claim = self._claims[device_name]
-        with claim.lock:
+        with claim.held(device_name, wait_s):
             claim.depth += 1
             try:
                 if claim.depth > 1 or device.lease_dir is None or not isinstance(device.runner, LeasingRunner):
                     yield device
                     return
+                patience_s = self.lease_wait_s if wait_s is None else wait_s
                 holder = f"{_user()}@{socket.gethostname()} ({self.project_name})"
-                with device.runner.lease(device.lease_dir, holder, wait_s=self.lease_wait_s) as lease:
+                with device.runner.lease(device.lease_dir, holder, wait_s=patience_s) as lease:
                     yield device
                     if lease.is_lost:
                         raise LeaseError(
@@ -176,6 +207,21 @@ class HubContext:
                         )
             finally:
                 claim.depth -= 1
+
+    def _ask(self, names: Iterable[str]) -> None:
+        """Have boards say what they are that never did; those that do not answer stay unknown."""
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - importing the core must cost nothing
+
+        def ask(name: str) -> None:
+            try:
+                self.device_spec(name)
+            except DeviceError as error:
+                _LOG.info("Device %r could not be asked what it is: %s", name, error)
+
+        unknown = [name for name in names if name in self._boards and self.known_spec(name).architecture is None]
+        if unknown:
+            with ThreadPoolExecutor(len(unknown), thread_name_prefix="edgeproof-ask") as threads:
+                list(threads.map(ask, unknown))
 
     def _take(self, devices: Iterable[Device]) -> dict[str, Device]:
         taken: dict[str, Device] = {}
@@ -188,7 +234,8 @@ class HubContext:
             taken[device.name] = replace(device, _find_artifact_dir=self._finder(device.name))
             self._claims[device.name] = _Claim()
             if device.runner is not None:
-                self._boards[device.name] = Board(device, device.runner)
+                remember = functools.partial(remember_spec, self.home, device)
+                self._boards[device.name] = Board(device, device.runner, remember)
         return taken
 
     def _finder(self, name: str) -> _ArtifactDirFinder:
@@ -239,8 +286,22 @@ class _Claim:
     """Who of this context's threads uses a device, and how deep."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
         self.depth = 0
+
+    @contextlib.contextmanager
+    def held(self, device_name: str, wait_s: float | None) -> Iterator[None]:
+        """Keep other threads off for the length of a block."""
+        if not self._lock.acquire(timeout=-1 if wait_s is None else wait_s):
+            raise BusyError(
+                f"Device {device_name!r} was in use by another thread of this program for all of {wait_s:g} s. "
+                "Try later.",
+                "another thread of this program",
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 class _ArtifactDirFinder:

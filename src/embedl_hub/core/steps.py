@@ -48,11 +48,14 @@ def find_component(run_type: RunType, toolchain: str) -> type[Component]:
 
 def _declared(run_type: RunType) -> dict[str, type[Component]]:
     import embedl_hub.core.compile  # noqa: PLC0415 - only what steps need
-    import embedl_hub.core.invoke  # noqa: PLC0415
-    import embedl_hub.core.profile  # noqa: F401, PLC0415
+    import embedl_hub.core.invoke  # noqa: F401, PLC0415
+    from embedl_hub.core.profile import PairedProfiler  # noqa: PLC0415
 
     found = {}
     for component in _subclasses(Component):
+        # What takes several models at once is no step of one model.
+        if issubclass(component, PairedProfiler):
+            continue
         if getattr(component, "run_type", None) is run_type and hasattr(component, "run"):
             found[component.__name__.removesuffix(_SUFFIXES[run_type]).lower()] = component
     return found
@@ -201,11 +204,12 @@ def model_of(ctx: HubContext, component: type[Component], run: Run) -> Any:  # n
 
 
 def model_class(component: type[Component]) -> type[CompiledModel]:
-    """Return the class of compiled models that a component takes."""
+    """Return the class of compiled models that a component takes, one or several of them."""
     parameter = list(inspect.signature(component.run).parameters.values())[2]  # type: ignore[attr-defined]
     annotation = parameter.annotation
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    return next((each for each in _subclasses(CompiledModel) if each.__name__ == name), CompiledModel)
+    words = re.findall(r"\w+", name)
+    return next((each for each in _subclasses(CompiledModel) if each.__name__ in words), CompiledModel)
 
 
 def keep_model(ctx: HubContext, component: type[Component], path: Path) -> CompiledModel:

@@ -1,5 +1,6 @@
 """Sweeps: many models, many options, many boards, on threads of this machine or another engine."""
 
+from embedl_hub.fleet._boards import Health
 from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
 from embedl_hub.fleet._engines import find_engine
 from embedl_hub.fleet._evaluate import Score, score
@@ -20,7 +21,7 @@ from embedl_hub.fleet._ray import Ray
 from embedl_hub.fleet._ray_cluster import Host, cluster_hosts
 from embedl_hub.fleet._ray_node import NodePlan, become_node, plan_node, stop_node
 from embedl_hub.fleet._read import read_sweep
-from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
+from embedl_hub.fleet._results import CellResult, CellState, Listener, RankedOption, Ranking, SweepResult
 from embedl_hub.fleet._spread import evaluate_spread
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
 from embedl_hub.fleet._targets import HERE
@@ -34,6 +35,7 @@ __all__ = [
     "CellState",
     "DeviceWish",
     "Engine",
+    "Health",
     "Host",
     "Job",
     "Listener",
@@ -41,6 +43,8 @@ __all__ = [
     "Outcome",
     "Plan",
     "Progress",
+    "RankedOption",
+    "Ranking",
     "Ray",
     "Score",
     "Step",

@@ -48,6 +48,40 @@ class CellResult:
 
 
 @dataclass(frozen=True)
+class RankedOption:
+    """An option's place among those of a model, the fastest first.
+
+    Attributes:
+        option: Its name.
+        latency_median: Its median time among the others, in ms.
+        ratio_to_next: The next slower one's time over its own; None for the last.
+        is_told_apart: Whether it is shown to be faster than the next; None for the last.
+    """
+
+    option: str
+    latency_median: float
+    ratio_to_next: float | None
+    is_told_apart: bool | None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The options of one model on one target, measured in turns.
+
+    Attributes:
+        options: The fastest first; empty where it could not be measured.
+        run_id: The run with the samples.
+        error: Why it could not be measured.
+    """
+
+    model: str
+    target: str
+    options: tuple[RankedOption, ...]
+    run_id: str | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class SweepResult:
     """A sweep that has ended.
 
@@ -56,12 +90,14 @@ class SweepResult:
         plan: What was to be done.
         cells: How each cell ended, in the plan's order.
         reused: The keys of the steps that an earlier driver of this sweep had finished.
+        rankings: The options of each model on each target, fastest first, where the sweep ranks.
     """
 
     id: str
     plan: Plan
     cells: tuple[CellResult, ...]
     reused: frozenset[str] = frozenset()
+    rankings: tuple[Ranking, ...] = ()
 
     def count(self, state: CellState) -> int:
         """Return how many cells ended in a state."""

@@ -13,18 +13,22 @@ import queue
 import time
 from collections import defaultdict
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from embedl_hub.errors import ConfigError, HubError, TrackingError, WorkerLostError
+from embedl_hub.errors import ConfigError, TrackingError, WorkerLostError
+from embedl_hub.fleet._boards import Boards
+from embedl_hub.fleet._cells import Cells
 from embedl_hub.fleet._check import RUN_TYPES, check_sweep
 from embedl_hub.fleet._engine import Job, Outcome
-from embedl_hub.fleet._evaluate import EVALUATES, evaluate
 from embedl_hub.fleet._expand import expand
-from embedl_hub.fleet._model import Plan, Step, StepKind, Sweep
-from embedl_hub.fleet._rank import check_rank
+from embedl_hub.fleet._judge import Judge
+from embedl_hub.fleet._model import Plan, StepKind, Sweep
+from embedl_hub.fleet._rank import check_rank, rank_options
 from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
 from embedl_hub.fleet._targets import find_targets
 from embedl_hub.fleet._threads import Threads
+from embedl_hub.fleet._words import first_line, title
 from embedl_hub.fleet._work import FAULT, MODELS_FAULT, OUTCOME_PARAMS, finished_outcome, wait_for_store
 from embedl_hub.tracking import RunStatus, RunType, equal
 
@@ -32,8 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from embedl_hub.core import HubContext
+    from embedl_hub.core.device import Pool
+    from embedl_hub.fleet._boards import Health
     from embedl_hub.fleet._engine import Engine, Workers
     from embedl_hub.fleet._model import Cell, Target
+    from embedl_hub.fleet._results import Ranking
     from embedl_hub.tracking import ActiveRun, Run, Store
 
 COMPONENT = "Sweep"
@@ -42,26 +49,18 @@ PLAN_ARTIFACT, PLAN_DIGEST = "plan", "plan_digest"
 _LOOK_EVERY_S = 0.25
 # Enough that no device waits for us, few enough that the order of the plan is kept.
 _JOBS_PER_DEVICE = 2
-# Without a watch over the boards' health: one that fails this often in a row is left alone.
-_MOST_FAULTS = 3
 _BOARD_WAIT_S = 300.0
 
 
-class Health(Protocol):
-    """Whoever knows which boards are well."""
+def plan_sweep(ctx: HubContext, sweep: Sweep, *, pools: Mapping[str, Pool] | None = None) -> Plan:
+    """Write a sweep out for the devices of a context, or say everything that is wrong with it.
 
-    def report_failure(self, name: str) -> object:
-        """Hear that a step failed on a board through no fault of its model."""
-        ...
-
-    def is_in(self, name: str) -> bool:
-        """Tell whether a board may get work."""
-        ...
-
-
-def plan_sweep(ctx: HubContext, sweep: Sweep) -> Plan:
-    """Write a sweep out for the devices of a context, or say everything that is wrong with it."""
-    targets, problems = find_targets(ctx, sweep.devices)
+    Args:
+        ctx: An open context.
+        sweep: The sweep.
+        pools: The pools that it may name; those of the home's devices if not given.
+    """
+    targets, problems = find_targets(ctx, sweep.devices, pools)
     if sweep.rank:
         problems += check_rank(sweep)
     check_sweep(sweep, problems)
@@ -104,6 +103,8 @@ def run_sweep(
         driver = _Driver(ctx, plan, sweep_id, done, told, health, board_wait_s)
         with (engine or Threads()).open(ctx, plan.targets) as workers:
             result = driver.drive(workers)
+        if plan.settings is not None and plan.settings.rank:
+            result = replace(result, rankings=driver.rank())
         if not wait_for_store(store):
             raise TrackingError(f"The sweep {sweep_id} ended, but the store does not answer; resume it when it does.")
         run.log_batch(metrics=[(f"cells_{state}", float(result.count(state)), None) for state in CellState])
@@ -216,7 +217,7 @@ class _Driver:
         self._settings = plan.settings or Sweep(plan.name, "", (), ())
         self._id = sweep_id
         self._listener = listener
-        self._boards = _Boards(plan.targets, health, listener)
+        self._boards = Boards(plan.targets, health, listener)
         self._board_wait_s = board_wait_s
         self._held_since: float | None = None
         self._before = frozenset(done)
@@ -229,14 +230,20 @@ class _Driver:
         self._ready: dict[str, list[tuple[int, str]]] = {target.name: [] for target in plan.targets}
         self._flying: dict[str, Future[Outcome]] = {}
         self._ended: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._cells = _Cells(plan)
-        self._judge = _Judge(ctx, plan, sweep_id, self._outcomes, listener)
+        self._checking: set[str] = set()
+        self._checked: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._cells = Cells(plan)
+        self._judge = Judge(ctx, plan, sweep_id, self._outcomes, listener)
 
     def drive(self, workers: Workers) -> SweepResult:
         """Go on until every cell has ended."""
         self._listener.began(self._id, self._plan, dict(self._outcomes))
         self._begin()
         while self._open_steps():
+            while not self._checked.empty():
+                key = self._checked.get()
+                self._checking.remove(key)
+                self._queue(key)
             workers.set_devices_out(self._boards.out())
             self._submit(workers)
             self._give_up_on_boards()
@@ -246,6 +253,10 @@ class _Driver:
                 continue
         self._judge.judge_rest()
         return SweepResult(self._id, self._plan, tuple(map(self._result, self._plan.cells)), self._before)
+
+    def rank(self) -> tuple[Ranking, ...]:
+        """Hold the options of each model against each other, once the engine has let go of the boards."""
+        return rank_options(self._ctx, self._plan, self._id, self._outcomes, self._boards.out())
 
     def _result(self, cell: Cell) -> CellResult:
         return self._cells.result(cell, self._outcomes, self._skipped, self._judge.scores)
@@ -306,8 +317,10 @@ class _Driver:
         if outcome.error is not None and self._may_try_again(key, outcome):
             if outcome.device is not None:
                 self._avoid[key].add(outcome.device)
-            self._listener.said(f"{_title(step)} is tried again: {_first_line(outcome.error)}")
-            self._queue(key)
+            self._listener.said(f"{title(step)} is tried again: {first_line(outcome.error)}")
+            # Not before somebody has looked at the board: the next try would meet the same.
+            self._checking.add(key)
+            self._boards.when_checked(outcome, lambda: self._checked.put(key))
             return
         self._settle(key, outcome)
 
@@ -338,8 +351,8 @@ class _Driver:
     def _give_up_on_boards(self) -> None:
         """End the cells of targets without a board, once nothing else is left to do and waiting has had its time."""
         held = [target for target in self._plan.targets if self._boards.are_all_out(target) and self._waits_for(target)]
-        busy = [key for key in self._flying if self._plan.steps[key].target not in held]
-        if not held or busy or any(self._ready[name.name] for name in self._plan.targets if name not in held):
+        others = [target for target in self._plan.targets if target not in held]
+        if not held or self._checking or any(map(self._waits_for, others)):
             self._held_since = None
             return
         now = time.monotonic()
@@ -366,175 +379,9 @@ class _Driver:
                 self._settle(key, Outcome(key, None, reason, is_boards_fault=True))
 
 
-class _Boards:
-    """Which boards may get work."""
-
-    def __init__(self, targets: tuple[Target, ...], health: Health | None, listener: Listener) -> None:
-        self._names = frozenset(name for target in targets for name in target.devices)
-        self._health = health
-        self._listener = listener
-        self._faults: dict[str, int] = defaultdict(int)
-        self._out: frozenset[str] = frozenset()
-
-    @property
-    def may_come_back(self) -> bool:
-        """Whether anybody looks after boards that are out."""
-        return self._health is not None
-
-    def out(self) -> frozenset[str]:
-        """Return the boards that are to get no work now."""
-        if self._health is None:
-            out = frozenset(name for name in self._names if self._faults[name] >= _MOST_FAULTS)
-        else:
-            out = frozenset(name for name in self._names if not self._health.is_in(name))
-        for name in sorted(out - self._out):
-            self._listener.said(f"Device {name!r} gets no more work: {self._why(name)}.")
-        for name in sorted(self._out - out):
-            self._listener.said(f"Device {name!r} is back.")
-        self._out = out
-        return out
-
-    def heard(self, name: str, *, is_fault: bool) -> None:
-        """Take note of how a job on a board ended."""
-        self._faults[name] = self._faults[name] + 1 if is_fault else 0
-        if is_fault and self._health is not None:
-            self._health.report_failure(name)
-
-    def are_all_out(self, target: Target) -> bool:
-        """Tell whether a target has no board left; this machine is never out."""
-        return bool(target.devices) and self._out.issuperset(target.devices)
-
-    def why_out(self, target: Target) -> str:
-        """Return why the boards of a target get no work."""
-        return "; ".join(f"{name!r} {self._why(name)}" for name in target.devices if name in self._out)
-
-    def _why(self, name: str) -> str:
-        if self._health is not None:
-            return "did not pass its health check"
-        return f"failed {self._faults[name]} times in a row"
-
-
-class _Cells:
-    """Which cells are open, and how those that are not have ended."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._open = {cell.id: len(set(cell.steps)) for cell in plan.cells}
-        self._of_step: dict[str, list[Cell]] = defaultdict(list)
-        for cell in plan.cells:
-            for key in dict.fromkeys(cell.steps):
-                self._of_step[key].append(cell)
-
-    def heard(self, key: str) -> list[Cell]:
-        """Take the end of a step and return the cells that ended with it."""
-        ended = []
-        for cell in self._of_step[key]:
-            self._open[cell.id] -= 1
-            if self._open[cell.id] == 0:
-                ended.append(cell)
-        return ended
-
-    def result(
-        self,
-        cell: Cell,
-        outcomes: Mapping[str, Outcome],
-        skipped: set[str],
-        scores: Mapping[str, Mapping[str, float]],
-    ) -> CellResult:
-        """Return how a cell ended."""
-        own = {self._plan.steps[key].kind: outcomes[key] for key in cell.steps}
-        failed = next((outcome for outcome in own.values() if outcome.error is not None), None)
-        found = {name: value for key in cell.steps for name, value in scores.get(key, {}).items()}
-        if failed is None:
-            return CellResult(cell, CellState.DONE, None, own, found)
-        state = CellState.SKIPPED if failed.step in skipped else CellState.FAILED
-        kind = self._plan.steps[failed.step].kind
-        reason = failed.error if state is CellState.SKIPPED else f"{kind} failed: {failed.error}"
-        return CellResult(cell, state, reason, own, found)
-
-
-class _Judge:
-    """Scores answers as soon as both they and those they are compared with are there."""
-
-    def __init__(
-        self, ctx: HubContext, plan: Plan, sweep_id: str, outcomes: Mapping[str, Outcome], listener: Listener
-    ) -> None:
-        self._ctx = ctx
-        self._plan = plan
-        self._id = sweep_id
-        self._outcomes = outcomes
-        self._listener = listener
-        self.scores: dict[str, Mapping[str, float]] = {}
-        self._reference = _references(plan)
-        self._waiting: dict[str, list[str]] = defaultdict(list)
-
-    def hear(self, step: Step, outcome: Outcome) -> None:
-        """Take the end of a step; only answers matter here."""
-        if step.kind is not StepKind.INVOKE:
-            return
-        reference = self._reference.get(step.key)
-        if outcome.error is None and reference is not None and reference not in self._outcomes:
-            self._waiting[reference].append(step.key)
-        elif outcome.error is None:
-            self._judge(step)
-        for key in self._waiting.pop(step.key, []):
-            self._judge(self._plan.steps[key])
-
-    def judge_rest(self) -> None:
-        """Score what still waits for answers that never came."""
-        for keys in self._waiting.values():
-            for key in keys:
-                self._judge(self._plan.steps[key])
-
-    def _judge(self, step: Step) -> None:
-        labels = self._plan.labels.get(step.model)
-        reference = self._reference.get(step.key)
-        good = reference if reference is not None and self._outcomes[reference].error is None else None
-        if labels is None and good is None:
-            return
-        store = self._ctx.client.store
-        assert store is not None  # noqa: S101 - a sweep always tracks
-        try:
-            for run in store.tagged(EVALUATES, [step.key]):
-                if run.tags.get("sweep") == self._id and run.status is RunStatus.FINISHED:
-                    self.scores[step.key] = {metric.name: metric.value for metric in run.metrics}
-                    return
-            answers = store.run(str(self._outcomes[step.key].run_id))
-            right = None if good is None else store.run(str(self._outcomes[good].run_id))
-            self.scores[step.key] = evaluate(self._ctx, self._id, step, answers, labels=labels, reference=right)
-        except HubError as error:
-            self._listener.said(f"The answers of {_title(step)} could not be scored: {_first_line(str(error))}")
-
-
-def _references(plan: Plan) -> dict[str, str]:
-    """Return, for the answers of each cell, the step whose answers they are compared with."""
-    wanted = plan.settings.reference if plan.settings is not None else None
-    name = wanted or "float"
-    invokes = {
-        (cell.model, cell.option, cell.target): key
-        for cell in plan.cells
-        for key in cell.steps
-        if plan.steps[key].kind is StepKind.INVOKE
-    }
-    found = {}
-    for (model, option, target), key in invokes.items():
-        reference = invokes.get((model, name, target))
-        if option != name and reference is not None and reference != key:
-            found[key] = reference
-    return found
-
-
 def _in_order(plan: Plan, settings: Sweep) -> list[str]:
     """Return the steps in the order in which they are wanted: cell by cell, the reference of each model first."""
     name = settings.reference or "float"
     models = {model: place for place, model in enumerate(dict.fromkeys(cell.model for cell in plan.cells))}
     cells = sorted(plan.cells, key=lambda cell: (models[cell.model], cell.option != name))
     return list(dict.fromkeys(key for cell in cells for key in cell.steps))
-
-
-def _title(step: Step) -> str:
-    return f"{step.kind} of {step.model!r} on {step.target.name!r}"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:300]

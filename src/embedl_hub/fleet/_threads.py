@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("embedl_hub")
 _LOOK_EVERY_S = 0.25
+_LOOK_AT_THE_END_S = 0.02
 # From the order to stop: the commands first; then the connection with its lease; then nobody waits any longer.
 _CUT_AFTER_S = 6.0
 _GIVE_UP_AFTER_S = 15.0
@@ -107,8 +108,7 @@ class _Workers:
         self._running: dict[str | None, _Running] = {}
         self._out: frozenset[str] = frozenset()
         self._lost: dict[str | None, str] = {}
-        self._is_closing = False
-        self._over = threading.Event()
+        self._closing = threading.Event()
         self._devices = dict.fromkeys(device for target in targets for device in (target.devices or (None,)))
         self._threads = [
             threading.Thread(target=self._work, args=(device,), name=f"edgeproof-sweep-{device or 'here'}", daemon=True)
@@ -144,7 +144,7 @@ class _Workers:
     def close(self) -> None:
         """Stop what runs, end what waits, and leave no board leased."""
         with self._condition:
-            self._is_closing = True
+            self._closing.set()
             waiting = [each for queue in self._queues.values() for each in queue]
             for queue in self._queues.values():
                 queue.clear()
@@ -158,7 +158,6 @@ class _Workers:
             # The timekeeper goes on until they are free, or abandoned.
             while thread.is_alive() and not self._is_abandoned(thread):
                 thread.join(_LOOK_EVERY_S)
-        self._over.set()
         self._timekeeper.join()
 
     def _work(self, device: str | None) -> None:
@@ -166,7 +165,7 @@ class _Workers:
             running = self._running[device]
             outcome = carry_out(self._ctx, waiting.job, device, running.begin)
             if running.reason is not None:
-                outcome = _stopped(outcome, running.reason, is_closing=self._is_closing)
+                outcome = _stopped(outcome, running.reason, is_closing=self._closing.is_set())
                 label_stopped(self._ctx, outcome, running.reason)
             with self._condition:
                 if device in self._lost:
@@ -178,7 +177,7 @@ class _Workers:
         """Return the next job for a device, waiting for one; None at the end."""
         with self._condition:
             while True:
-                if self._is_closing or device in self._lost:
+                if self._closing.is_set() or device in self._lost:
                     return None
                 found = self._next(device)
                 if found is not None:
@@ -205,9 +204,12 @@ class _Workers:
 
     def _keep_time(self) -> None:
         """Stop what runs too long, with more force as time goes by."""
-        while not self._over.wait(_LOOK_EVERY_S):
+        while not (self._closing.is_set() and not self._running):
             for running in list(self._running.values()):
                 self._look_at(running)
+            if self._closing.wait(_LOOK_EVERY_S):
+                # Nobody is to wait longer for the end than it takes.
+                time.sleep(_LOOK_AT_THE_END_S)
 
     def _look_at(self, running: _Running) -> None:
         limit_s = running.waiting.job.timeout_s
@@ -257,7 +259,7 @@ class _Workers:
             None if run is None else run.id,
             error,
             is_boards_fault=True,
-            is_stopped=self._is_closing,
+            is_stopped=self._closing.is_set(),
             device=device,
         )
         if run is not None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import ConfigError, TrackingError
+from embedl_hub.health import device_health
 from embedl_hub.tracking import DeviceSummary, Lineage, ProjectSummary, check_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from embedl_hub.health import Health
     from embedl_hub.tracking import Page, Run, Store, ValueNames
 
 _NEWEST = 500
@@ -73,6 +75,11 @@ class Scope:
             last = found.get(name, DeviceSummary(name, 0, 0, run.started_ms))
             found[name] = DeviceSummary(name, last.runs + 1, last.failed + failed, last.last_started_ms)
         return [found[name] for name in sorted(found)]
+
+    def health(self, names: Iterable[str]) -> dict[str, Health]:
+        """Return how devices are, as far as their checks may be seen."""
+        # By the projects of the store itself: it may be one that shows less already.
+        return device_health(self.store.for_projects(project.name for project in self.projects()), names)
 
     def value_names(self, project: str | None) -> ValueNames | None:
         """Return what the newest runs logged; None where that would tell of other projects."""

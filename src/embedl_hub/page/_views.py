@@ -204,7 +204,12 @@ def _titles(runs: Sequence[Run]) -> list[str]:
 def devices(visit: Visit) -> Answer:
     """Show the devices that runs were made on."""
     found = visit.scope.devices()
-    return Answer("devices.html", lambda: {"devices": _json.plain(found)}, {"devices": found, **_now()})
+    health = visit.scope.health(device.name for device in found)
+
+    def rows() -> dict[str, object]:
+        return {"devices": [{**vars(one), "health": _json.plain(health[one.name])} for one in found]}
+
+    return Answer("devices.html", rows, {"devices": found, "health": health, **_now()})
 
 
 def device(visit: Visit) -> Answer:

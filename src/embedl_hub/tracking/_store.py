@@ -39,8 +39,8 @@ SERVED_NAME = "served"
 _AFTER_ALL = 2**53
 _ALL = "1 = 1"
 _RUN_TABLES = "run CROSS JOIN project"
-_OUTPUTS_ARE_NOT = ("input", "input_data", "reference")
-"""Names under which a run logs what it read; everything else it made."""
+_IS_INPUT = "CASE WHEN {0}.name IN ('input', 'reference') OR substr({0}.name, 1, 6) = 'input_' THEN 1 ELSE 0 END"
+"""Names under which a run logs what it read (``input_data``, ``input_2`` ...); everything else it made."""
 
 
 @dataclass(frozen=True)
@@ -337,16 +337,14 @@ class Store:
 
     def lineage(self, run_id: str) -> Lineage:
         """Return the runs that a run was made from and that use what it made."""
-        marks = ", ".join("?" * len(_OUTPUTS_ARE_NOT))
         ids = f"""SELECT DISTINCT other_run.id FROM artifact AS own
             CROSS JOIN artifact AS other CROSS JOIN run AS other_run CROSS JOIN run AS own_run
             WHERE own_run.id = ? AND own.run = own_run.key AND other.sha256 = own.sha256
             AND other.run <> own.run AND other_run.key = other.run
-            AND own.name {{}} ({marks}) AND other.name {{}} ({marks}) ORDER BY other_run.id"""  # noqa: S608 - our own words
-        values = (run_id, *_OUTPUTS_ARE_NOT, *_OUTPUTS_ARE_NOT)
+            AND {_IS_INPUT.format("own")} = ? AND {_IS_INPUT.format("other")} = ? ORDER BY other_run.id"""  # noqa: S608 - our own words
         with self._reading() as connection:
-            made_from = [row[0] for row in connection.execute(ids.format("IN", "NOT IN"), values)]
-            used_by = [row[0] for row in connection.execute(ids.format("NOT IN", "IN"), values)]
+            made_from = [row[0] for row in connection.execute(ids, (run_id, 1, 0))]
+            used_by = [row[0] for row in connection.execute(ids, (run_id, 0, 1))]
             parts = connection.execute("SELECT id FROM run WHERE parent_id = ? ORDER BY id", (run_id,)).fetchall()
             parent = connection.execute("SELECT parent_id FROM run WHERE id = ?", (run_id,)).fetchone()
             found = (

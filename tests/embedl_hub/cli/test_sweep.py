@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ name = "both"
 toolchain = "onnxruntime"
 steps = ["compile", "profile", "invoke"]
 timeout_s = 120
+rank = true
 
 [models.net]
 path = "net.onnx"
@@ -63,6 +65,7 @@ def test_a_sweep_of_a_real_model(folder: Path) -> None:
     assert "[2/2] net/int8/quick" in done.stderr
     assert "top1_agreement" in done.stdout
     assert "2 done" in done.stdout
+    assert re.search(r"net on quick: (float|int8) [\d.]+ ms <\??", done.stdout), done.stdout
     with Store(folder / "home") as store:
         before = store.count()
         evaluated = store.runs("type = 'EVAL'")
@@ -74,6 +77,9 @@ def test_a_sweep_of_a_real_model(folder: Path) -> None:
     assert cells["int8"]["state"] == cells["float"]["state"] == "done"
     assert {"latency_median", "accuracy", "cosine"} <= set(cells["int8"]["metrics"])
     assert cells["int8"]["verdict"]
+    (ranking,) = again["rankings"]
+    assert {place["option"] for place in ranking["options"]} == {"float", "int8"}
+    assert ranking["error"] is None
     with Store(folder / "home") as store:
         # Only the run of the driver that found nothing to do.
         assert store.count() == before + 1

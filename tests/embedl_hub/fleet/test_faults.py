@@ -30,6 +30,7 @@ from support.processes import wait_until
 from embedl_hub.core import HubContext, context
 from embedl_hub.core.device import Device
 from embedl_hub.fleet import CellState, Listener, Outcome, Step, Target, _work, expand, find_sweep, run_sweep
+from embedl_hub.health import HealthWatch
 from embedl_hub.tracking import Store, _database
 
 if TYPE_CHECKING:
@@ -227,3 +228,34 @@ def test_a_store_that_stays_away_ends_the_sweep(tmp_path: Path, monkeypatch: pyt
     with HubContext("p", [plain_device("x")], home=tmp_path / "home") as ctx:
         resumed = run_sweep(ctx, sweep, resume=find_sweep(store_of(ctx), "p", "plain"))
     assert resumed.count(CellState.DONE) == 2
+
+
+def test_a_board_that_is_plugged_in_again_goes_on(
+    tmp_path: Path, new_server: Callable[..., SSHServer], connect: Callable[..., SSHCommandRunner]
+) -> None:
+    """Its health check takes it out, a later one brings it back, and its cells are done after all."""
+    server = new_server()
+    board = board_device("b", server, connect, tmp_path)
+    sweep = plain_sweep(model_files(tmp_path, 3), options={"a": {"command": ("sleep", "0.5")}}, retries=1)
+
+    class Unplugging(Heard):
+        def step_ended(self, step: Step, outcome: Outcome) -> None:
+            super().step_ended(step, outcome)
+            if step.kind == "profile" and len(self.cells) == 0:
+                server.kill()
+
+        def said(self, text: str) -> None:
+            super().said(text)
+            if "gets no more work" in text:
+                server.start()
+
+    heard = Unplugging()
+    with (
+        HubContext("p", [board], home=tmp_path / "home") as ctx,
+        HealthWatch(ctx, recheck_s=0.5) as health,
+    ):
+        result = run_sweep(ctx, sweep, listener=heard, health=health, board_wait_s=60)
+    assert result.count(CellState.DONE) == 3, [each.reason for each in result.cells]
+    assert "Device 'b' gets no more work: did not pass its health check." in heard.words
+    assert "Device 'b' is back." in heard.words
+    assert_each_ended_once(result, heard)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.fleet import model_files, plain_device, plain_sweep
 
+from embedl_hub.core.device import DeviceQuery, DeviceSpec, Pool
 from embedl_hub.errors import ConfigError
 from embedl_hub.fleet import DeviceWish, StepKind, SweepModel, SweepOption, plan_sweep, read_sweep
 from embedl_hub.testing import temporary_context
@@ -124,6 +126,8 @@ def test_everything_wrong_with_a_sweep_is_said_before_anything_runs(tmp_path: Pa
         f"model 'gone': there is no {tmp_path / 'gone.onnx'}",
         "there is no device 'z'; the context has: 'x'",
         "model 'gone' has labels but no data 'test'",
+        "rank = true needs two options or more; there is 1",
+        "rank = true: Models of 'plain' cannot be measured in turns",
     ):
         assert part in str(caught.value), part
     with temporary_context([plain_device("x")]) as ctx:
@@ -139,6 +143,28 @@ def test_an_unknown_toolchain_is_answered_with_the_known(tmp_path: Path) -> None
         pytest.raises(ConfigError, match=r"no toolchain 'tf'.*'onnxruntime'"),
     ):
         plan_sweep(ctx, type(sweep)("s", "tf", sweep.models, sweep.options))
+
+
+def test_targets_are_names_queries_and_pools(tmp_path: Path) -> None:
+    """A query makes a target of each device that it means, a pool is one target; what there is not is said."""
+    sweep = plain_sweep(model_files(tmp_path, 1))
+    devices = [
+        plain_device(name, spec=DeviceSpec(architecture=architecture))
+        for name, architecture in (("a", "x86_64"), ("b", "aarch64"), ("c", "aarch64"))
+    ]
+    pools = {"arms": Pool("arms", DeviceQuery.parse("arch=aarch64")), "a": Pool("a", names=("a",))}
+
+    def targets(**wishes: Any) -> dict[str, tuple[str, ...]]:
+        plan = plan_sweep(ctx, replace(sweep, devices=DeviceWish(**wishes)), pools=pools)
+        return {target.name: target.devices for target in plan.targets}
+
+    with temporary_context(devices) as ctx:
+        assert targets(where="arch=aarch64") == {"b": ("b",), "c": ("c",)}
+        assert targets(names=("a",), pools=("arms",)) == {"a": ("a",), "arms": ("b", "c")}
+        with pytest.raises(ConfigError) as caught:
+            targets(where="arch=riscv64", pools=("lab", "a"))
+    for part in ("devices where: ", "there is no pool 'lab'; known: 'a', 'arms'", "pool 'a' is called like a device"):
+        assert part in str(caught.value)
 
 
 def test_nothing_named_is_every_device_or_this_machine(tmp_path: Path) -> None:

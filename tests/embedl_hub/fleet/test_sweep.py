@@ -246,6 +246,9 @@ class Nurse:
         """Tell."""
         return name not in self.out
 
+    def settled(self, name: str, timeout_s: float | None = None) -> None:
+        """The answer is there at once."""
+
 
 def test_a_board_that_is_not_well_gets_no_work_until_it_is(tmp_path: Path) -> None:
     """It is waited for at the end; its cells are done when it comes back."""

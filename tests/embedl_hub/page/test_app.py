@@ -19,7 +19,7 @@ from embedl_hub.errors import TrackingError
 from embedl_hub.page import _entry
 from embedl_hub.page._scope import Scope
 from embedl_hub.page._views import _titles
-from embedl_hub.tracking import Client
+from embedl_hub.tracking import Client, RunStatus
 
 
 def addresses(shown: Recorded) -> list[str]:
@@ -261,6 +261,25 @@ def test_a_visitor_of_one_project_sees_nothing_else(shown: Recorded) -> None:
         assert visitor.get(address).status_code == 404, address
     assert "evil" not in visitor.get("/runs").text
     assert [device["name"] for device in visitor.get("/devices.json").json()["devices"]] == ["pi"]
+
+
+def test_devices_show_their_health(own: Recorded) -> None:
+    """The latest check, as far as it may be seen."""
+    with Client("lab", own.store).start_run(name="health", device="pi <1>") as check:
+        check.log_tag("health", "failed")
+        check.finish(RunStatus.FAILED, error="disk: it is full. Clean <it>.")
+    everyone = TestClient(page.app(lambda: own.store))
+    rows = {row["name"]: row["health"] for row in everyone.get("/devices.json").json()["devices"]}
+    assert (rows["pi <1>"]["state"], rows["pi <1>"]["run_id"]) == ("out", check.id)
+    assert rows["pi <1>"]["reason"] == "disk: it is full. Clean <it>."
+    html = everyone.get("/devices").text
+    assert f'/runs/{check.id}" title="disk: it is full. Clean &lt;it&gt;.">out</a>' in html
+    with Client("open", own.store).start_run(name="job", device="pi <1>"):
+        pass
+    guest = TestClient(page.app(lambda: own.store, projects=lambda _: ["open"]))
+    (row,) = guest.get("/devices.json").json()["devices"]
+    assert row["health"]["state"] == "unknown"
+    assert "not checked" in guest.get("/devices").text
 
 
 def test_what_is_remembered_of_one_store_is_not_told_of_another(shown: Recorded, own: Recorded) -> None:

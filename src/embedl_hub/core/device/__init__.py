@@ -11,8 +11,11 @@ from embedl_hub.core.device._litert import EmbedlLiteRTConfig, LiteRTConfig
 from embedl_hub.core.device._local import LocalCommandRunner
 from embedl_hub.core.device._measuring import MeasuringConfig
 from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
+from embedl_hub.core.device._pools import Pool, load_pools, make_pool
 from embedl_hub.core.device._process import Commands, stoppable_commands
 from embedl_hub.core.device._qai_hub import QAIHubConfig
+from embedl_hub.core.device._query import Clause, DeviceQuery
+from embedl_hub.core.device._recall import recall_spec, remember_spec
 from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner, Lease, LeasingRunner
 from embedl_hub.core.device._spec import DeviceSpec
 from embedl_hub.core.device._ssh import SSHCommandRunner
@@ -25,11 +28,13 @@ __all__ = [
     "AWSConfig",
     "AnyPath",
     "Board",
+    "Clause",
     "CommandResult",
     "CommandRunner",
     "Commands",
     "Device",
     "DeviceKind",
+    "DeviceQuery",
     "DeviceSpec",
     "EmbedlLiteRTConfig",
     "EmbedlONNXRuntimeConfig",
@@ -40,6 +45,7 @@ __all__ = [
     "LocalConfig",
     "MeasuringConfig",
     "ONNXRuntimeConfig",
+    "Pool",
     "ProviderConfig",
     "QAIHubConfig",
     "SSHCommandRunner",
@@ -49,8 +55,12 @@ __all__ = [
     "device_kind_names",
     "find_device_kind",
     "load_devices",
+    "load_pools",
     "make_device",
+    "make_pool",
     "read_devices",
+    "recall_spec",
     "register_device_kind",
+    "remember_spec",
     "stoppable_commands",
 ]

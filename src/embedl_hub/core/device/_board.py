@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from embedl_hub.core.device._spec import PROBE, DeviceSpec, parse_probe
+from embedl_hub.core.device._spec import PROBE, DeviceSpec, parse_probe, spec_of
 from embedl_hub.errors import CommandError, DeviceError, TransferError
 from embedl_hub.paths import RemotePath
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from embedl_hub.core.device._device import Device
@@ -60,13 +61,22 @@ for run in "$@"; do rm -rf -- "$root/runs/$run"; done
 
 
 class Board:
-    """The hub's folders on one device."""
+    """The hub's folders on one device.
 
-    def __init__(self, device: Device, runner: CommandRunner) -> None:
+    Args:
+        device: The device.
+        runner: How to run commands there.
+        remember: Told what the board says it is, whenever it is asked.
+    """
+
+    def __init__(
+        self, device: Device, runner: CommandRunner, remember: Callable[[DeviceSpec], None] | None = None
+    ) -> None:
         self._device = device
         self._runner = runner
         self._lock = threading.RLock()
         self._root: RemotePath | None = None
+        self._remember = remember
         self._spec = device.spec
         self._runs: set[str] = set()
 
@@ -74,6 +84,11 @@ class Board:
         """Return what the board is, asking it on first use."""
         self.root()
         return self._spec
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the board has said what it is."""
+        return self._root is not None
 
     def root(self) -> RemotePath:
         """Return the artifact root on the board, made on first use."""
@@ -83,8 +98,11 @@ class Board:
                 answer = parse_probe(self._script(PROBE, wanted))
                 if "root" not in answer:
                     raise DeviceError(f"Device {self._device.name!r} did not say where its artifact folder is.")
+                found = spec_of(answer)
+                self._spec = self._device.spec.over(found)
                 self._root = RemotePath(answer["root"][0])
-                self._spec = self._device.spec.completed(answer)
+                if self._remember is not None:
+                    self._remember(found)
             return self._root
 
     def run_dir(self, run_id: str) -> RemotePath:

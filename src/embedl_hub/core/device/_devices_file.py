@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.device._runner import CommandRunner
 
 DEVICES_FILE = "devices.toml"
+_TABLES = ("devices", "pools")
 _KEYS = ("type", "runner", "ssh", "spec", "config", "artifact_root", "store_cap_bytes", "lease_dir")
 _SECRET = re.compile(r"pass(word|phrase)|secret|token|api_?key", re.IGNORECASE)
 
@@ -45,6 +46,11 @@ def load_devices(path: str | os.PathLike[str]) -> list[Device]:
 
 def read_devices(path: str | os.PathLike[str]) -> dict[str, Mapping[str, Any]]:
     """Return the tables of a file's devices by name, as they are written."""
+    return read_tables(path, "devices")
+
+
+def read_tables(path: str | os.PathLike[str], group: str) -> dict[str, Mapping[str, Any]]:
+    """Return the tables of one group of a file, ``devices`` or ``pools``, by name."""
     file = Path(path)
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -52,12 +58,14 @@ def read_devices(path: str | os.PathLike[str]) -> dict[str, Mapping[str, Any]]:
         return {}
     except (OSError, ValueError) as error:
         raise ConfigError(f"The devices in {file} cannot be read: {error}.") from error
-    if unknown := set(document) - {"devices"}:
-        raise ConfigError(f"{file} holds {known(unknown)}; devices go into tables [devices.NAME].")
-    devices = document.get("devices", {})
-    if not isinstance(devices, dict) or not all(isinstance(table, dict) for table in devices.values()):
-        raise ConfigError(f"{file}: each device is a table of its own: [devices.NAME].")
-    return devices
+    if unknown := set(document) - set(_TABLES):
+        raise ConfigError(
+            f"{file} holds {known(unknown)}; devices go into tables [devices.NAME], pools into [pools.NAME]."
+        )
+    tables = document.get(group, {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise ConfigError(f"{file}: each of the {group} is a table of its own: [{group}.NAME].")
+    return tables
 
 
 def make_device(name: str, table: Mapping[str, Any], *, where: str = "the device") -> Device:

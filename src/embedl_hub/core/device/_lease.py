@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from embedl_hub.core.device._process import Process, stop
 from embedl_hub.core.device._runner import Lease
 from embedl_hub.core.device._script import BEAT_EVERY_S
-from embedl_hub.errors import ConnectError, DeviceError, LeaseError
+from embedl_hub.errors import BusyError, ConnectError, DeviceError, LeaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,9 +70,11 @@ def _await_lease(keeper: Process, place: str, wait_s: float) -> None:
                 _LOG.warning("Waiting up to %g s for %s, in use by %s.", wait_s, place, holder or "an unknown user")
                 deadline = time.monotonic() + wait_s + _START_S
             elif word == "late":
-                raise LeaseError(
-                    f"{place} was in use by {holder or 'an unknown user'} for all of {wait_s:g} s. "
-                    "Try later, raise lease_wait_s on the context, or ask them."
+                holder = holder or "an unknown user"
+                raise BusyError(
+                    f"{place} was in use by {holder} for all of {wait_s:g} s. "
+                    "Try later, raise lease_wait_s on the context, or ask them.",
+                    holder,
                 )
             else:
                 raise LeaseError(f"The lease on {place} could not be taken: {line}. {_HINT}")
@@ -162,9 +164,10 @@ def _lock_with_patience(fd: int, note: Path, wait_s: float) -> None:
         except BlockingIOError:
             holder = note.read_text(encoding="utf-8", errors="replace") if note.is_file() else "an unknown user"
             if time.monotonic() >= deadline:
-                raise LeaseError(
+                raise BusyError(
                     f"This machine was in use by {holder} for all of {wait_s:g} s. "
-                    "Try later, or raise lease_wait_s on the context."
+                    "Try later, or raise lease_wait_s on the context.",
+                    holder,
                 ) from None
             if not told:
                 _LOG.warning("Waiting up to %g s for this machine, in use by %s.", wait_s, holder)

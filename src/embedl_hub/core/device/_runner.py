@@ -86,7 +86,8 @@ class LeasingRunner(CommandRunner, Protocol):
         """Hold the board's one lock for the length of a block.
 
         Raises:
-            LeaseError: Somebody else held it for all of ``wait_s``.
+            BusyError: Somebody else held it for all of ``wait_s``.
+            LeaseError: It cannot be had at all.
         """
         ...
 

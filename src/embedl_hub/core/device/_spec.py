@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,25 +61,37 @@ class DeviceSpec:
     accelerators: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
-    def completed(self, answer: Mapping[str, list[str]]) -> DeviceSpec:
-        """Return the spec with what the user left out taken from the board's answer."""
-
-        def first(key: str) -> str | None:
-            return next((value for value in answer.get(key, ()) if value), None)
-
-        cores, memory = first("cores"), first("memory_kib")
-        found = {key.partition(".")[2]: values[0] for key, values in answer.items() if key.startswith("version.")}
-        return replace(
-            self,
-            device_name=self.device_name or first("model"),
-            os=self.os or first("os"),
-            architecture=self.architecture or first("architecture"),
-            cpu=self.cpu or first("cpu"),
-            cores=self.cores or (int(cores) if cores and cores.isdigit() else None),
-            memory_bytes=self.memory_bytes or (int(memory) * 1024 if memory and memory.isdigit() else None),
-            accelerators=self.accelerators or tuple(answer.get("accelerator", ())),
-            versions={**found, **self.versions},
+    def over(self, found: DeviceSpec) -> DeviceSpec:
+        """Return the spec with what it leaves out taken from what was found."""
+        return DeviceSpec(
+            device_name=self.device_name or found.device_name,
+            os=self.os or found.os,
+            architecture=self.architecture or found.architecture,
+            cpu=self.cpu or found.cpu,
+            cores=self.cores or found.cores,
+            memory_bytes=self.memory_bytes or found.memory_bytes,
+            accelerators=self.accelerators or found.accelerators,
+            versions={**found.versions, **self.versions},
         )
+
+
+def spec_of(answer: Mapping[str, list[str]]) -> DeviceSpec:
+    """Return what a board said of itself."""
+
+    def first(key: str) -> str | None:
+        return next((value for value in answer.get(key, ()) if value), None)
+
+    cores, memory = first("cores"), first("memory_kib")
+    return DeviceSpec(
+        device_name=first("model"),
+        os=first("os"),
+        architecture=first("architecture"),
+        cpu=first("cpu"),
+        cores=int(cores) if cores and cores.isdigit() else None,
+        memory_bytes=int(memory) * 1024 if memory and memory.isdigit() else None,
+        accelerators=tuple(answer.get("accelerator", ())),
+        versions={key.partition(".")[2]: values[0] for key, values in answer.items() if key.startswith("version.")},
+    )
 
 
 def parse_probe(text: str) -> dict[str, list[str]]:

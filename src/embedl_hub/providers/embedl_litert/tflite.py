@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.core.compile import TFLiteCompiler
 from embedl_hub.core.invoke import InvokeError, TFLiteInvoker
-from embedl_hub.core.profile import TFLiteProfiler
+from embedl_hub.core.profile import ProfileError, TFLitePairedProfiler, TFLiteProfiler
 from embedl_hub.toolchain.refusal import needed_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.compile import CalibrationData, TFLiteCompiledModel
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.invoke import TFLiteInvocationResult
-    from embedl_hub.core.profile import TFLiteProfilingResult
+    from embedl_hub.core.profile import PairedResult, TFLiteProfilingResult
 
 _TOOLS = ("edgeproof-device", "ai-edge-litert", "onnx", "numpy")
 _WHAT = ("TFLite models", "tflite")
@@ -52,6 +52,24 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
         if place.config.benchmark_model_path is not None:
             return profile_with_benchmark(ctx, place, model)
         return profile_model(ctx, place, model)
+
+
+@TFLitePairedProfiler.provider(PROVIDER_TYPE, tools=_TOOLS)
+def _pair_tflite(
+    ctx: HubContext, models: Sequence[TFLiteCompiledModel], *, device: str | None = None, samples: int = 200
+) -> PairedResult:
+    """Measure on the board, in turns in one process."""
+    with needed_packages(*_WHAT):
+        from embedl_hub.tflite.pairing import pair_models  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tflite.places import on_board  # noqa: PLC0415
+    with on_board(ctx, device, TFLitePairedProfiler) as place:
+        if place.config.benchmark_model_path is not None:
+            raise ProfileError(
+                f"{place.title.capitalize()} is configured with benchmark_model, which measures one model in a process "
+                "and cannot take turns. Use a device with ai-edge-litert, or hold profiles against each other with "
+                "embedl-hub gate."
+            )
+        return pair_models(ctx, place, models, samples=samples)
 
 
 @TFLiteInvoker.provider(PROVIDER_TYPE, tools=_TOOLS)

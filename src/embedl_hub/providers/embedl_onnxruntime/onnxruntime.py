@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.component import ProviderType
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
-from embedl_hub.core.profile import ONNXRuntimeProfiler
+from embedl_hub.core.profile import ONNXRuntimePairedProfiler, ONNXRuntimeProfiler
 from embedl_hub.toolchain.refusal import needed_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.compile import CalibrationData, ONNXRuntimeCompiledModel
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.invoke import ONNXRuntimeInvocationResult
-    from embedl_hub.core.profile import ONNXRuntimeProfilingResult
+    from embedl_hub.core.profile import ONNXRuntimeProfilingResult, PairedResult
 
 _TOOLS = ("edgeproof-device", "onnx", "onnxruntime", "numpy")
 
@@ -60,6 +60,26 @@ def _profile_onnxruntime(
         from embedl_hub.onnxruntime.profiling import profile_model  # noqa: PLC0415
     with on_board(ctx, device, ONNXRuntimeProfiler) as place:
         return profile_model(ctx, place, model, require_provider=require_provider, input_data=input_data)
+
+
+@ONNXRuntimePairedProfiler.provider(ProviderType.EMBEDL_ONNXRUNTIME, tools=_TOOLS)
+def _pair_onnxruntime(
+    ctx: HubContext,
+    models: Sequence[ONNXRuntimeCompiledModel],
+    *,
+    device: str | None = None,
+    samples: int = 200,
+    require_provider: str | None = None,
+    input_data: Mapping[str, np.ndarray] | None = None,
+) -> PairedResult:
+    """Measure on the board, in turns in one process."""
+    with needed_packages("ONNX Runtime models", "onnxruntime"):
+        from embedl_hub.onnxruntime.pairing import pair_models  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.onnxruntime.places import on_board  # noqa: PLC0415
+    with on_board(ctx, device, ONNXRuntimePairedProfiler) as place:
+        return pair_models(
+            ctx, place, models, samples=samples, require_provider=require_provider, input_data=input_data
+        )
 
 
 @ONNXRuntimeInvoker.provider(ProviderType.EMBEDL_ONNXRUNTIME, tools=_TOOLS)

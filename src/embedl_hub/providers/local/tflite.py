@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from embedl_hub.core.compile import TFLiteCompiler
 from embedl_hub.core.component import ProviderType
 from embedl_hub.core.invoke import TFLiteInvoker
-from embedl_hub.core.profile import TFLiteProfiler
+from embedl_hub.core.profile import TFLitePairedProfiler, TFLiteProfiler
 from embedl_hub.toolchain.refusal import needed_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.compile import CalibrationData, TFLiteCompiledModel
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.invoke import TFLiteInvocationResult
-    from embedl_hub.core.profile import TFLiteProfilingResult
+    from embedl_hub.core.profile import PairedResult, TFLiteProfilingResult
 
 _TOOLS = ("edgeproof-device", "ai-edge-litert", "onnx", "numpy")
 _WHAT = ("TFLite models", "tflite")
@@ -49,6 +49,18 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
         from embedl_hub.tflite.profiling import profile_model  # noqa: PLC0415
     with this_machine(ctx, device, TFLiteProfiler) as place:
         return profile_model(ctx, place, model)
+
+
+@TFLitePairedProfiler.provider(ProviderType.LOCAL, tools=_TOOLS)
+def _pair_tflite(
+    ctx: HubContext, models: Sequence[TFLiteCompiledModel], *, device: str | None = None, samples: int = 200
+) -> PairedResult:
+    """Measure here, in turns in one process."""
+    with needed_packages(*_WHAT):
+        from embedl_hub.tflite.pairing import pair_models  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tflite.places import this_machine  # noqa: PLC0415
+    with this_machine(ctx, device, TFLitePairedProfiler) as place:
+        return pair_models(ctx, place, models, samples=samples)
 
 
 @TFLiteInvoker.provider(ProviderType.LOCAL, tools=_TOOLS)

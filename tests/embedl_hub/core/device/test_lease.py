@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import pickle
 import signal
 import stat
 import subprocess
@@ -19,7 +20,7 @@ from support.processes import wait_until, with_words
 from support.sshd import SSHServer
 
 from embedl_hub.core.device import LeasingRunner, LocalCommandRunner, SSHCommandRunner, SSHConfig
-from embedl_hub.errors import LeaseError
+from embedl_hub.errors import BusyError, LeaseError
 
 NewServer: TypeAlias = Callable[..., SSHServer]
 Connect: TypeAlias = Callable[..., SSHCommandRunner]
@@ -97,12 +98,18 @@ def test_a_busy_board_names_its_holder(
     with (
         caplog.at_level(logging.WARNING),
         runners[first].lease(str(lock), "anna@lab", wait_s=1),
-        fault(LeaseError, "was in use by anna@lab since ", "for all of 1 s", "Try later", within_s=4),
+        fault(BusyError, "was in use by anna@lab since ", "for all of 1 s", "Try later", within_s=4),
         runners[second].lease(str(lock), "bert@lab", wait_s=1),
     ):
         pass
 
     assert "in use by anna@lab since " in caplog.text
+
+
+def test_who_holds_a_board_survives_a_process_boundary() -> None:
+    """The error is data: a worker elsewhere hands it on whole."""
+    again = pickle.loads(pickle.dumps(BusyError("pi was in use by anna@lab.", "anna@lab")))  # noqa: S301 - our own
+    assert (str(again), again.holder) == ("pi was in use by anna@lab.", "anna@lab")
 
 
 def test_waiting_for_a_lease_works(runner: LeasingRunner, lock: Path) -> None:

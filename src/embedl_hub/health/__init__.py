@@ -1,0 +1,18 @@
+"""Whether boards are fit to measure on: checks that are runs, and a watch that repeats them."""
+
+from embedl_hub.health._check import HealthReport, check_device
+from embedl_hub.health._look import HealthCheck, HealthLimits, reach_device
+from embedl_hub.health._state import Health, device_health
+from embedl_hub.health._watch import HealthChange, HealthWatch
+
+__all__ = [
+    "Health",
+    "HealthChange",
+    "HealthCheck",
+    "HealthLimits",
+    "HealthReport",
+    "HealthWatch",
+    "check_device",
+    "device_health",
+    "reach_device",
+]
