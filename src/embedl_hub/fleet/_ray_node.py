@@ -76,6 +76,9 @@ def plan_node(
         *role,
         f"--resources={json.dumps(resources_of(devices))}",
         *(f"--{name}={value}" for name, value in chosen if value is not None),
+        # Free ports: Ray's own range would clash with that of another Ray on this host, which ends a process at random.
+        "--min-worker-port=0",
+        "--max-worker-port=0",
         "--disable-usage-stats",
         "--block",
     )
