@@ -39,7 +39,7 @@ from embedl_hub.tracking import Store  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TESTED, CALIBRATED = 100, 32
+TESTED, CALIBRATED = 32, 32
 LETTERS = list("ABCDEFGHKLMNPRSTUVWXYZabcdefghkmnprstuvwxyz0123456789")
 MEAN, SPREAD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 

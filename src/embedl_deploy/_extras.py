@@ -13,6 +13,7 @@ _EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
+    "ray": "ray",
     "tensorrt_rtx": "tensorrt-rtx",
 }
 

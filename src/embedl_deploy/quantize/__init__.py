@@ -10,6 +10,7 @@ from embedl_deploy.quantize._placement import Boundary, Decision, Placement
 from embedl_deploy.quantize._quantize import plan_qdq, quantize
 from embedl_deploy.quantize._report import QuantReport, Search, report_of
 from embedl_deploy.quantize._sensitivity import LayerCost, Sensitivity, sensitivity
+from embedl_deploy.quantize._sharded import Spread, collect_sharded, over_ray
 from embedl_deploy.quantize._training import freeze_batch_norm, freeze_ranges, freeze_weights, learn_ranges
 
 __all__ = [
@@ -27,16 +28,19 @@ __all__ = [
     "QuantReport",
     "Search",
     "Sensitivity",
+    "Spread",
     "TensorQuantConfig",
     "Treatment",
     "apply_calibration",
     "calibrate",
     "collect",
+    "collect_sharded",
     "freeze_batch_norm",
     "freeze_ranges",
     "freeze_weights",
     "insert_qdq",
     "learn_ranges",
+    "over_ray",
     "plan_qdq",
     "quantize",
     "report_of",

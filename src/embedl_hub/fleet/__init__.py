@@ -28,8 +28,12 @@ from embedl_hub.fleet._model import (
 )
 from embedl_hub.fleet._plan_file import PLAN_ARTIFACT, SWEEP, plan_of
 from embedl_hub.fleet._progress import Progress, TargetProgress
+from embedl_hub.fleet._ray import Ray
+from embedl_hub.fleet._ray_cluster import Host, cluster_hosts
+from embedl_hub.fleet._ray_node import NodePlan, become_node, plan_node, stop_node
 from embedl_hub.fleet._read import read_sweep
 from embedl_hub.fleet._results import CellResult, CellState, Listener, RankedOption, Ranking, SweepResult
+from embedl_hub.fleet._spread import evaluate_spread
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
 from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._threads import Threads
@@ -47,16 +51,19 @@ __all__ = [
     "DeviceWish",
     "Engine",
     "Health",
+    "Host",
     "Job",
     "Listener",
     "Matrix",
     "MatrixCell",
+    "NodePlan",
     "Outcome",
     "Plan",
     "Point",
     "Progress",
     "RankedOption",
     "Ranking",
+    "Ray",
     "Score",
     "Slot",
     "Standing",
@@ -70,14 +77,19 @@ __all__ = [
     "TargetProgress",
     "Threads",
     "Workers",
+    "become_node",
     "carry_out",
+    "cluster_hosts",
+    "evaluate_spread",
     "expand",
     "find_engine",
     "find_sweep",
     "matrix_of",
+    "plan_node",
     "plan_of",
     "plan_sweep",
     "read_sweep",
     "run_sweep",
     "score",
+    "stop_node",
 ]

@@ -116,6 +116,11 @@ class _Workers:
         ]
         self._timekeeper = threading.Thread(target=self._keep_time, name="edgeproof-sweep-time", daemon=True)
 
+    @property
+    def has_abandoned(self) -> bool:
+        """Whether a thread was left behind that could not be stopped."""
+        return bool(self._lost)
+
     def start(self) -> None:
         """Start the threads."""
         for thread in (*self._threads, self._timekeeper):

@@ -24,7 +24,7 @@ from embedl_hub.tracking import _journal
 from embedl_hub.tracking._rows import files_of, plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from pathlib import Path
 
     from embedl_hub.tracking._journal import Record
@@ -50,6 +50,7 @@ def export_bundle(
     run_ids: Sequence[str],
     path: Path,
     *,
+    known: Collection[str] = (),
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> int:
     """Write runs and all their contents into one file and return how many contents it holds.
@@ -58,12 +59,14 @@ def export_bundle(
         store: An open store.
         run_ids: Which runs.
         path: The file to write; it appears when it is whole.
+        known: Hashes of contents to leave out, because whoever takes the bundle in has them.
         progress: Told after each run how many of all are in.
     """
     if not path.absolute().parent.is_dir():
         raise TrackingError(f"There is no folder {path.absolute().parent} to write {path.name} into.")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     contents: set[str] = set()
+    left_out = frozenset(known)
     try:
         with store.translated(), zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED, compresslevel=1) as bundle:
             bundle.writestr(_HEAD, json.dumps({"format": _FORMAT, "runs": list(run_ids)}))
@@ -71,7 +74,7 @@ def export_bundle(
                 records = _journal.read(store.manifest(run_id))
                 bundle.writestr(f"runs/{run_id}/{_journal.MANIFEST_NAME}", b"".join(map(_journal.encode, records)))
                 for source, sha256 in _contents(store, run_id, records):
-                    if sha256 not in contents:
+                    if sha256 not in contents and sha256 not in left_out:
                         contents.add(sha256)
                         bundle.write(source, f"blobs/{sha256}")
                 progress(done, len(run_ids))

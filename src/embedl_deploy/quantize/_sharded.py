@@ -1,0 +1,99 @@
+"""Calibration data in shards, each on whoever is free; the sum is the single pass, to the last bit."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from embedl_deploy._extras import need
+from embedl_deploy.errors import CalibrationError
+from embedl_deploy.quantize._calibrate import ForwardLoop, collect
+from embedl_deploy.quantize._calibration import Calibration
+from embedl_deploy.quantize._pack import pack, unpack
+
+
+class Spread(Protocol):
+    """Carries a function out on every item, somewhere: ``map``, an executor's ``map``, `over_ray`."""
+
+    def __call__(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterable[Any]:
+        """Return the results, in any order."""
+        ...
+
+
+def collect_sharded(model: nn.Module, shards: Iterable[ForwardLoop], *, spread: Spread = map) -> Calibration:
+    """Keep the statistics of every stub over data in shards, each run by a worker of its own.
+
+    The result is the one of `collect` over all shards, to the last bit: workers compute with as many threads as this
+    process does, and counts are added as whole numbers. Processors of another make may round otherwise.
+
+    Args:
+        model: What `insert_qdq` made; it is not changed. Workers get a copy, and need what it is made of installed.
+        shards: For each worker the batches, or a function that runs batches through the model it is given, which
+            then need not be loaded here.
+        spread: Who works: ``ThreadPoolExecutor(...).map``, ``ProcessPoolExecutor(...).map``, ``over_ray()``, or
+            ``map`` for one shard after the other.
+
+    Raises:
+        CalibrationError: There was no shard, a shard has no batch, or a batch does not fit.
+        QuantizationError: The model has no pairs, or cannot be sent to another process.
+    """
+    work = partial(_collect_shard, pack(model), torch.get_num_threads())
+    found: list[Calibration] = list(spread(work, shards))
+    if not found:
+        raise CalibrationError("there is no shard to calibrate with; give a list of lists or loaders of batches.")
+    return found[0].merge(*found[1:])
+
+
+def _collect_shard(packed: bytes, threads: int, shard: ForwardLoop) -> Calibration:
+    before = torch.get_num_threads()
+    # How a sum is split over threads decides how it is rounded.
+    torch.set_num_threads(threads)
+    try:
+        return collect(unpack(packed), shard)
+    finally:
+        torch.set_num_threads(before)
+
+
+def over_ray(address: str | None = None, *, cpus: float = 1.0) -> Spread:
+    """Spread over the processors of a Ray cluster; one that this process has joined already is used as it is.
+
+    Args:
+        address: ``host:port`` of the cluster's head, ``auto`` for the one that this host belongs to, or None for a Ray
+            on this machine alone.
+        cpus: How many of a host's processors one item takes.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+    ray = need("ray")
+
+    def spread(function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterator[Any]:
+        if not ray.is_initialized():
+            _join(ray, address)
+        # Once into the object store, from where each host fetches it once.
+        sent = ray.put(function)
+        carry_out = ray.remote(num_cpus=cpus)(_carry_out)
+        waiting = [carry_out.remote(sent, item) for item in items]
+        try:
+            while waiting:
+                done, waiting = ray.wait(waiting, num_returns=1)
+                yield ray.get(done[0])
+        finally:
+            for one in waiting:
+                ray.cancel(one, force=True)
+
+    return spread
+
+
+def _join(ray: Any, address: str | None) -> None:
+    # Nothing is reported to Ray's makers, and its advice about its own future is no warning of ours.
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
+    alone = {} if address is not None else {"include_dashboard": False}
+    ray.init(address=address or "local", log_to_driver=False, logging_level="error", **alone)
+
+
+def _carry_out(function: Callable[[Any], Any], item: Any) -> Any:
+    return function(item)

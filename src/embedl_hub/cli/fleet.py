@@ -1,0 +1,95 @@
+"""``embedl-hub fleet``: hosts that reach boards, joined by Ray for sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from embedl_hub.cli._output import emit, home_option, json_option, table
+from embedl_hub.tracking import find_home
+
+
+@click.group()
+def command() -> None:
+    """Join hosts that reach boards, so that one sweep uses them all; needs the extra ``ray``."""
+
+
+@command.command("node")
+@click.option("--head", is_flag=True, help="Make this host the head, which the others join.")
+@click.option("--address", metavar="HOST:PORT", help="Join the cluster whose head is there.")
+@click.option("--port", type=int, help="Where the head listens; 6379 if not given.")
+@click.option("--ip", help="This host's address in the cluster's network, where it has several.")
+@click.option("--cpus", type=click.IntRange(0), help="Processors for work without a board; all if not given.")
+@click.option("--temp-dir", type=click.Path(path_type=Path), help="Where Ray keeps its logs and sockets.")
+@home_option
+def node(
+    head: bool,
+    address: str | None,
+    port: int | None,
+    ip: str | None,
+    cpus: int | None,
+    temp_dir: Path | None,
+    home: Path | None,
+) -> None:
+    """Offer the devices of this home to a cluster, until Ctrl-C or ``fleet stop``.
+
+    Anyone who reaches the cluster's ports can run programs on its hosts: keep it in a network of your own, and set
+    RAY_AUTH_MODE=token with one token on all hosts.
+    """
+    from embedl_hub.fleet import become_node, plan_node  # noqa: PLC0415 - loads numpy
+
+    if head == (address is not None):
+        raise click.UsageError("Give either --head, or --address HOST:PORT of the head to join.")
+    if address is not None and port is not None:
+        raise click.UsageError("--port is the head's; a host that joins has none.")
+    plan = plan_node(find_home(home), address=address, port=port, ip=ip, cpus=cpus, temporary=temp_dir)
+    boards = ", ".join(plan.devices) or "no boards: only processors"
+    click.echo(f"Offering {boards}, as {plan.home / 'devices.toml'} says they are reached.")
+    click.echo(f"Starting: {' '.join(plan.argv)}")
+    become_node(plan)
+
+
+@command.command("status")
+@click.option("--address", metavar="HOST:PORT", default="auto", help="The cluster; the one of this host if not given.")
+@json_option
+def status(address: str, as_json: bool) -> None:
+    """Show the hosts of the cluster, the boards that each of them reaches, and which are at work."""
+    from embedl_hub.fleet import cluster_hosts  # noqa: PLC0415 - loads Ray
+
+    found = cluster_hosts(address)
+    if as_json:
+        emit(
+            [
+                {
+                    "host": host.name,
+                    "address": host.address,
+                    "alive": host.is_alive,
+                    "cpus": host.cpus,
+                    "devices": [{"name": name, "busy": name in host.busy} for name in host.devices],
+                }
+                for host in found
+            ]
+        )
+        return
+    rows = [
+        (
+            host.name,
+            host.address,
+            "yes" if host.is_alive else "gone",
+            f"{host.cpus:g}",
+            ", ".join(f"{name} (at work)" if name in host.busy else name for name in host.devices) or "-",
+        )
+        for host in found
+    ]
+    table(("host", "address", "alive", "processors", "boards"), rows)
+
+
+@command.command("stop")
+@home_option
+def stop(home: Path | None) -> None:
+    """End this home's node, and no other Ray of this host."""
+    from embedl_hub.fleet import stop_node  # noqa: PLC0415 - loads numpy
+
+    folder = find_home(home)
+    click.echo(f"The node of {folder} has ended." if stop_node(folder) else f"No node of {folder} is running.")

@@ -1,0 +1,87 @@
+"""Ray nodes on this machine, each a process of its own with a home of its own; ended by their ids."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from support.processes import wait_until
+
+_START_LIMIT_S = 90.0
+TESTS = Path(__file__).parent.parent
+
+
+class RayNode:
+    """A node started by the command that users start it with.
+
+    Attributes:
+        home: Its home.
+        address: The address of the cluster's head.
+    """
+
+    def __init__(
+        self, home: Path, *, head: str | None = None, ip: str, cpus: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.home = home
+        self.ip = ip
+        home.mkdir(parents=True, exist_ok=True)
+        port = _free_port() if head is None else None
+        self.address = head or f"{ip}:{port}"
+        role = ["--head", f"--port={port}"] if head is None else [f"--address={head}"]
+        # Short: the path of a socket is at most 107 characters.
+        self._temporary = tempfile.mkdtemp(prefix="ray")
+        argv = [sys.executable, "-m", "embedl_hub", "fleet", "node", *role, f"--ip={ip}", f"--cpus={cpus}"]
+        self._log = home / "node.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*argv, f"--home={home}", f"--temp-dir={self._temporary}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": str(TESTS), **(environment or {})},
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Wait until it serves."""
+        wait_until(lambda: "Ray runtime started" in self._said() or self._process.poll() is not None, _START_LIMIT_S)
+        assert self._process.poll() is None, f"the node did not start:\n{self._said()[-3000:]}"
+
+    def stop(self) -> None:
+        """End it in good order, with everything it started."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End everything of it at once, as a power cut would."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10)
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def one_node(folder: Path, *, cpus: int = 2) -> Iterator[str]:
+    """Run a cluster of one host and yield its address."""
+    node = RayNode(folder / "home", ip="127.0.0.1", cpus=cpus)
+    try:
+        node.wait()
+        yield node.address
+    finally:
+        node.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
