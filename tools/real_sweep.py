@@ -37,9 +37,11 @@ from embedl_hub.toolchain.arrays import write_npz  # noqa: E402
 from embedl_hub.tracking import Store  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 TESTED, CALIBRATED = 32, 32
+# Grain on the pictures, so that not every answer is right and there is something to tell apart.
+GRAIN = {"page": 0.6, "line": 0.6, "digit": 110.0}
 LETTERS = list("ABCDEFGHKLMNPRSTUVWXYZabcdefghkmnprstuvwxyz0123456789")
 MEAN, SPREAD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
@@ -58,7 +60,13 @@ def page_orientations(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         # The network's classes go clockwise, as a page lies on a scanner.
         turned = np.rot90(np.asarray(page), -int(label))
         pictures.append(((turned / 255 - MEAN) / SPREAD).transpose(2, 0, 1))
-    return np.asarray(pictures, np.float32), labels
+    return grainy(pictures, GRAIN["page"], random), labels
+
+
+def grainy(pictures: Sequence[np.ndarray] | np.ndarray, spread: float, random: np.random.Generator) -> np.ndarray:
+    """Return pictures with noise on them."""
+    plain = np.asarray(pictures, np.float32)
+    return plain + random.normal(scale=spread, size=plain.shape).astype(np.float32)
 
 
 def text_directions(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -71,7 +79,7 @@ def text_directions(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         ImageDraw.Draw(line).text((6, 8), word, fill=(15, 15, 15), font=ImageFont.load_default(30))
         turned = np.rot90(np.asarray(line), 2 * int(label))
         pictures.append((turned / 127.5 - 1).transpose(2, 0, 1))
-    return np.asarray(pictures, np.float32), labels
+    return grainy(pictures, GRAIN["line"], random), labels
 
 
 def digits(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,8 +88,9 @@ def digits(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     table = next(file for file in files if file.name == "mnist_5k.csv.gz")
     with gzip.open(table.locate(), "rt") as lines:
         rows = np.loadtxt(lines, delimiter=",", dtype=np.float32)
-    chosen = rows[np.random.default_rng(seed).permutation(len(rows))[:count]]
-    return chosen[:, :-1].reshape(-1, 1, 28, 28), chosen[:, -1].astype(np.int64)
+    random = np.random.default_rng(seed)
+    chosen = rows[random.permutation(len(rows))[:count]]
+    return grainy(chosen[:, :-1].reshape(-1, 1, 28, 28), GRAIN["digit"], random), chosen[:, -1].astype(np.int64)
 
 
 def file_heads(count: int, seed: int) -> tuple[np.ndarray, None]:
