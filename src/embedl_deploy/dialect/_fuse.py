@@ -148,7 +148,11 @@ class _Fuser:
         """Tell whether ONNX Runtime rounds the float weight of a node that reads a DQ."""
         last = self.view.bias_tail(node)
         if node.op_type == "MatMul":
-            return self._becomes_gemm(node, last) and self._leads_to_q(last.output[0])
+            # Of more than two dimensions it is a Gemm between two Reshapes, and Q is not carried across a Relu.
+            flat = len(self.view.shape(node.input[0]) or ()) == 2
+            end = last.output[0]
+            reached = self._leads_to_q(end) if flat else self._only_boundary(end) is not None
+            return reached and self._becomes_gemm(node, last)
         bias = node.input[2] if len(node.input) > 2 else ""
         flat = not bias or (bias in self.view.constants and len(self.view.constants[bias].dims) == 1)
         return flat and self._leads_to_q(node.output[0])

@@ -37,10 +37,17 @@ def keep_float(parts: Parts, dialect: Dialect) -> None:
 
 
 def _axis(view: View, node: onnx.NodeProto) -> Axis | None:
-    """Return an axis of a layer's input and its size: the channels, else another; one channel is as good as none."""
-    axis, size = _channels(node, tuple(view.constants[node.input[1]].dims))
-    others = enumerate(view.shape(node.input[0]) or ()) if size == 1 else ()
-    return next((found for found in ((axis, size), *others) if found[1] > 1), None)
+    """Return an axis of a layer's input that is longer than 1, and its size: channels, where that is cheap.
+
+    The last axis is dear, since each number then has a scale of its own. The first is the batch, which others may
+    change, so it comes last.
+    """
+    channels = _channels(node, tuple(view.constants[node.input[1]].dims))
+    if node.op_type != "MatMul" and channels[1] > 1:
+        return channels
+    sizes = list(enumerate(view.shape(node.input[0]) or ()))
+    found = [*sizes[1:-1], channels, *sizes[-1:], *sizes[:1]]
+    return next((one for one in found if one[1] > 1), None)
 
 
 def _channels(node: onnx.NodeProto, weight: tuple[int, ...]) -> Axis:
