@@ -13,10 +13,10 @@ from embedl_deploy.cli import options
 @click.option(
     "--fail-on",
     multiple=True,
-    type=click.Choice(["unfused", "float", "disagreement"]),
+    type=click.Choice(["unfused", "float", "rounded", "disagreement"]),
     help="Exit with 3 when an operator has Q/DQ and runs in float (unfused), when a convolution, linear or matrix "
-    "product runs in float (float; other operators do not count), or when the runtime chose another kernel than "
-    "predicted (disagreement).",
+    "product runs in float (float; other operators do not count), when the runtime rounds weights that are float in "
+    "the file (rounded), or when it chose another kernel than predicted (disagreement).",
 )
 @options.as_json
 def command(file: Path, dialect: str, fail_on: tuple[str, ...], *, as_json: bool) -> int:

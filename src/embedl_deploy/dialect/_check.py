@@ -19,7 +19,7 @@ from embedl_deploy.dialect._place import WEIGHTED
 from embedl_deploy.dialect._rules import predict
 from embedl_deploy.errors import DialectError
 
-FAILURES = ("unfused", "float", "disagreement")
+FAILURES = ("unfused", "float", "rounded", "disagreement")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class Verdict:
         module: The module it was made from, where the file tells.
         kernel: The kernel it will land in.
         state: ``integer``; ``float``: not meant to be quantised; ``unfused``: it has Q/DQ and yet runs in float, or
-            its Q/DQ keep it from melting with its neighbours; ``taken``: done by another operator's kernel.
+            its Q/DQ keep it from melting with its neighbours; ``rounded``: its weights are float in the file, and the
+            runtime rounds them; ``taken``: done by another operator's kernel.
         reason: Why, in words.
         found: The kernel that the runtime really chose, empty where that is not known.
     """
@@ -79,6 +80,11 @@ class Contract:
         return tuple(row for row in self.rows if row.state == "unfused")
 
     @property
+    def rounded(self) -> tuple[Verdict, ...]:
+        """Operators whose float weights the runtime rounds."""
+        return tuple(row for row in self.rows if row.state == "rounded")
+
+    @property
     def disagreements(self) -> tuple[Verdict, ...]:
         """Operators for which the runtime chose another kernel than predicted."""
         return tuple(row for row in self.rows if not row.agrees)
@@ -90,7 +96,10 @@ class Contract:
         return sum(row.state == "integer" for row in weighted), len(weighted)
 
     def failures(self, what: str) -> tuple[Verdict, ...]:
-        """Return the rows that fail a demand: ``unfused``, ``float`` (a weighted operator in float), ``disagreement``.
+        """Return the rows that fail a demand.
+
+        Demands are ``unfused``, ``float`` (a weighted operator in float), ``rounded`` (float weights that the runtime
+        rounds), ``disagreement``.
 
         Raises:
             DialectError: There is no such demand.
@@ -99,6 +108,8 @@ class Contract:
             return self.unfused
         if what == "float":
             return tuple(row for row in self.rows if row.operator in WEIGHTED and row.state in ("float", "unfused"))
+        if what == "rounded":
+            return self.rounded
         if what == "disagreement":
             return self.disagreements
         raise DialectError(f"There is no demand {what!r}; known are {', '.join(FAILURES)}.")
@@ -115,6 +126,8 @@ class Contract:
         lines = [table(head, rows), "", counts]
         if self.left is not None:
             lines.append(f"Left to run: {self.left[0]} Q, {self.left[1]} DQ.")
+        if self.rounded:
+            lines.append(f"ROUNDED: float weights of {len(self.rounded)} operators.")
         if self.refused:
             lines.append(f"REFUSED: {self.refused}")
         return "\n".join([*lines, self.confirmed])
@@ -162,6 +175,8 @@ def _verdicts(parts: Parts, found: Iterable[Kernel], dialect: Dialect, modules: 
         lost = kernel.reason.startswith("refused") or (reads and _could_gain(parts, kernel, dialect))
         if lost and not kernel.integer:
             state = "unfused"
+        if kernel.rounded:
+            state = "rounded"
         if node.op_type == "Identity":
             state = "taken"
         by_name[node.name] = Verdict(
@@ -185,6 +200,8 @@ def _could_gain(parts: Parts, kernel: Kernel, dialect: Dialect) -> bool:
     quantised: its DQ belongs to the kernel before it.
     """
     node = kernel.node
+    if (node.name, 0) in parts.spread and node.input[1] not in parts.weights:
+        return False  # its weight is float, and was meant to be
     if node.op_type in MOVES:
         return "different scales" in kernel.reason
     whole = all(

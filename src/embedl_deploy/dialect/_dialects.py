@@ -38,6 +38,8 @@ class Dialect:
         no_conv_types: The ones among them that weights of convolutions may not have.
         weight_blocks: Whether weights may have one scale per block.
         float_types: Types the rest of the graph may have.
+        rounds_float_weights: Whether the runtime rounds float weights between Q/DQ, unless the DQ has a scale per
+            channel.
         opset: Lowest opset of the written file.
     """
 
@@ -59,6 +61,7 @@ class Dialect:
     no_conv_types: frozenset[str] = frozenset()
     weight_blocks: bool = False
     float_types: tuple[str, ...] = ("float32",)
+    rounds_float_weights: bool = False
     opset: int = 13
 
 
@@ -98,6 +101,7 @@ ONNXRUNTIME_X86 = Dialect(
     types=frozenset({"int8", "uint8", "int4", "uint4", "int16", "uint16"}),
     activation_types=frozenset({"int8", "uint8", "int16", "uint16"}),
     weight_blocks=True,
+    rounds_float_weights=True,
 )
 
 # The same kernels, with signed activations: ARM has fast ones for them.

@@ -24,6 +24,8 @@ _MOVES = MOVES | {"Resize", "DepthToSpace", "ReduceMax", "ReduceMin"}
 # What ONNX Runtime carries Q and DQ across before it fuses.
 _SPREADING = frozenset({"MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice"})
 _EIGHT_BITS = frozenset({"int8", "uint8"})
+# What becomes of a layer whose float weight ONNX Runtime rounds.
+_ROUNDED = {"Conv": "QLinearConv", "ConvTranspose": "ConvTranspose", "Gemm": "QGemm", "MatMul": "QGemm"}
 # Operators that are spelt with one node here and vanish before anything runs.
 _NOTHING = frozenset({"Identity", "Dropout"})
 
@@ -40,6 +42,7 @@ class Kernel:
         covers: Further nodes that the kernel does: a Relu, the addition of a bias.
         output: The tensor it ends at.
         boundary: The format it writes integers in, None when it writes floats.
+        rounded: Whether the file has float weights that the runtime rounds all the same.
     """
 
     node: onnx.NodeProto
@@ -49,6 +52,7 @@ class Kernel:
     covers: tuple[str, ...]
     output: str
     boundary: str | None
+    rounded: bool = False
 
 
 class _NotFusedError(Exception):
@@ -79,7 +83,7 @@ def propagated(parts: Parts) -> Parts:
     moved.tensor_of, moved.params, moved.edges = dict(parts.tensor_of), dict(parts.params), dict(parts.edges)
     view = View(moved)
     for node in parts.graph.node:
-        before = moved.edges.get((node.name, 0))
+        before = moved.edges.get((node.name, 0)) if (node.name, 0) not in parts.spread else None
         if node.op_type not in _SPREADING or before is None or node.output[0] in view.outputs:
             continue
         readers = view.readers.get(node.output[0], [])
@@ -103,6 +107,7 @@ class _Fuser:
         self.view = View(parts)
         self.signed_kernels = signed_kernels
         self.reads: dict[str, int] = {}
+        self.spread = {parts.edges[edge] for edge in parts.spread}
         self.rules: dict[str, Callable[[onnx.NodeProto], Kernel]] = {
             "Conv": self._conv,
             "Gemm": self._gemm,
@@ -122,7 +127,42 @@ class _Fuser:
         try:
             return rule(node)
         except _NotFusedError as refused:
-            return Kernel(node, node.op_type, False, str(refused), (), node.output[0], None)
+            return self._in_float(node, str(refused))
+
+    def _in_float(self, node: onnx.NodeProto, reason: str) -> Kernel:
+        """Return the float kernel of a node; a float weight between Q/DQ is rounded, unless the file prevents it."""
+        has_float_weight = node.op_type in _ROUNDED and node.input[1] in self.view.constants
+        if not has_float_weight or (node.name, 0) not in self.parts.edges:
+            return Kernel(node, node.op_type, False, reason, (), node.output[0], None)
+        if (node.name, 0) in self.parts.spread:
+            reason = f"its weight {node.input[1]!r} is float, and the DQ before it keeps it so"
+        elif self._is_rounded(node):
+            reason = (
+                f"its weight {node.input[1]!r} is float, and ONNX Runtime rounds it to int8 with one scale, as it "
+                "stands between Q/DQ; lowering the file prevents that"
+            )
+            return Kernel(node, _ROUNDED[node.op_type], False, reason, (), node.output[0], None, rounded=True)
+        return Kernel(node, node.op_type, False, reason, (), node.output[0], None)
+
+    def _is_rounded(self, node: onnx.NodeProto) -> bool:
+        """Tell whether ONNX Runtime rounds the float weight of a node that reads a DQ."""
+        last = self.view.bias_tail(node)
+        if node.op_type == "MatMul":
+            # Of more than two dimensions it is a Gemm between two Reshapes, and Q is not carried across a Relu.
+            flat = len(self.view.shape(node.input[0]) or ()) == 2
+            end = last.output[0]
+            reached = self._leads_to_q(end) if flat else self._only_boundary(end) is not None
+            return reached and self._becomes_gemm(node, last)
+        bias = node.input[2] if len(node.input) > 2 else ""
+        flat = not bias or (bias in self.view.constants and len(self.view.constants[bias].dims) == 1)
+        return flat and self._leads_to_q(node.output[0])
+
+    def _leads_to_q(self, tensor: str) -> bool:
+        """Tell whether a tensor has one reader, a Q, if only behind Relu and Clip."""
+        if self._only_boundary(tensor) is not None:
+            return True
+        after = self.view.only_reader(tensor)
+        return after is not None and after.op_type in ("Relu", "Clip") and self._leads_to_q(after.output[0])
 
     def _float(self, node: onnx.NodeProto) -> Kernel:
         raise _NotFusedError(self._foreign(node))
@@ -136,7 +176,8 @@ class _Fuser:
     def _kind(self, boundary: str) -> str:
         """Return the type a boundary has when kernels are chosen: x86 turns an int8 pair with one reader into uint8."""
         kind = self.parts.params[boundary].type
-        if kind == "int8" and not self.signed_kernels and self.reads.get(boundary) == 1:
+        plain = boundary not in self.spread
+        if kind == "int8" and not self.signed_kernels and plain and self.reads.get(boundary) == 1:
             return "uint8"
         return kind
 
@@ -145,6 +186,8 @@ class _Fuser:
         name = node.input[index]
         boundary = self.parts.edges.get((node.name, index))
         if boundary is not None:
+            if (node.name, index) in self.parts.spread:
+                raise _NotFusedError(f"the DQ before input {name!r} has a scale per channel")
             kind = self._kind(boundary)
         elif name in self.parts.weights:
             kind = self.parts.weights[name].params.type
@@ -265,7 +308,7 @@ class _Fuser:
         kind = self._in(node, 0)
         self._in(node, 1)
         last = self.view.bias_tail(node)
-        if last is not node and self._becomes_gemm(node, last):
+        if self._becomes_gemm(node, last):
             index = next(index for index, name in enumerate(last.input) if name != node.output[0])
             self._bias(last, index)
             end, boundary, covers = self._out(last)
@@ -281,8 +324,9 @@ class _Fuser:
 
     def _becomes_gemm(self, node: onnx.NodeProto, add: onnx.NodeProto) -> bool:
         """Tell whether MatMul and Add melt before kernels are chosen: a matrix, or fixed shapes, and a flat bias."""
-        weight = self.parts.weights.get(node.input[1])
-        if weight is None or weight.values.ndim != 2 or (add.name, 0) in self.parts.edges:
+        weight, constant = self.parts.weights.get(node.input[1]), self.view.constants.get(node.input[1])
+        rank = weight.values.ndim if weight is not None else len(constant.dims) if constant is not None else 0
+        if add is node or rank != 2 or (add.name, 0) in self.parts.edges:
             return False
         shape = self.view.shape(node.input[0])
         return shape is not None and (len(shape) == 2 or all(size > 0 for size in shape))

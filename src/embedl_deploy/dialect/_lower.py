@@ -10,6 +10,7 @@ from embedl_deploy.dialect._constants import convert_weights, free_layers, integ
 from embedl_deploy.dialect._dialects import Dialect, get_dialect
 from embedl_deploy.dialect._files import check_graph
 from embedl_deploy.dialect._half import halve
+from embedl_deploy.dialect._islands import keep_float
 from embedl_deploy.dialect._model import DIALECT, NOTES, ORIGIN, Parts, opset_of, read, set_metadata, write
 from embedl_deploy.dialect._names import renew_modules
 from embedl_deploy.dialect._opset import raise_opset
@@ -59,6 +60,7 @@ def lower(
     convert_weights(parts, target)
     if target.integer_bias:
         integer_biases(parts)
+    keep_float(parts, target)
     return _finish(before, parts, target, float_type)
 
 

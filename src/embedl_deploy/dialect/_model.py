@@ -28,6 +28,7 @@ NOTES = "edgeproof.notes"
 DIALECT = "edgeproof.dialect"
 
 Edge = tuple[str, int]
+Axis = tuple[int, int]
 _TYPE_NAMES: dict[int, str] = {
     onnx.TensorProto.INT4: "int4", onnx.TensorProto.UINT4: "uint4", onnx.TensorProto.INT8: "int8",
     onnx.TensorProto.UINT8: "uint8", onnx.TensorProto.INT16: "int16", onnx.TensorProto.UINT16: "uint16",
@@ -58,6 +59,8 @@ class Parts:
         tensor_of: The tensor of each boundary; a tensor with two formats has two boundaries.
         params: The format of each boundary.
         edges: Which boundary a node's input reads; an edge not listed reads the float value.
+        spread: Edges whose DQ repeats the one scale along an axis: the axis and its size. The numbers are the same, and
+            ONNX Runtime lets the reader alone.
         weights: Constants in integers, by the name the graph reads them under.
         integers: The tensor that holds a boundary's integers in the file that was read.
         doubled: Boundaries that have more than one Q in the file that was read.
@@ -69,6 +72,7 @@ class Parts:
     tensor_of: dict[str, str] = field(default_factory=dict)
     params: dict[str, Params] = field(default_factory=dict)
     edges: dict[Edge, str] = field(default_factory=dict)
+    spread: dict[Edge, Axis] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
     integers: dict[str, str] = field(default_factory=dict)
     doubled: set[str] = field(default_factory=set)
@@ -242,6 +246,8 @@ class _Reader:
         self.swapped: dict[str, onnx.NodeProto] = {}
         # The name that replaces a DQ's output, and the boundary it stands for (None for a constant).
         self.instead: dict[str, tuple[str, str | None]] = {}
+        # DQs that repeat one scale along an axis, by output.
+        self.spread: dict[str, Axis] = {}
 
     def run(self) -> None:
         for node in self.graph.node:
@@ -272,7 +278,12 @@ class _Reader:
         if maker is None or maker.op_type != "QuantizeLinear":
             return None
         params, other = self._params(node), self._params(maker)
-        return params if params is not None and other is not None and params.same(other) else None
+        if params is None or other is None:
+            return None
+        if params.repeats(other):
+            self.spread[node.output[0]] = (int(attribute(node, "axis", 1)), params.scale.size)
+            return other
+        return params if params.same(other) else None
 
     def _is_inner(self, maker: onnx.NodeProto) -> bool:
         """Tell whether a Q's integers are read by DQs alone."""
@@ -390,6 +401,8 @@ class _Reader:
                 node.input[index], boundary = self.instead[name]
                 if boundary is not None:
                     self.parts.edges[node.name, index] = boundary
+                    if name in self.spread:
+                        self.parts.spread[node.name, index] = self.spread[name]
         replace_nodes(self.graph, kept)
 
     def _drop_constants(self) -> None:
@@ -460,14 +473,18 @@ class _Writer:
         self.graph = model.graph
         self.taken = {name for node in self.graph.node for name in (*node.input, *node.output)}
         self.taken |= {value.name for value in (*self.graph.initializer, *self.graph.input)} | set(parts.weights)
-        self.scalars: dict[tuple[Any, ...], str] = {}
+        self.weights: dict[str, str] = {}
+        # A boundary is read with its scale said once (None), or repeated along an axis.
+        self.read_as: dict[tuple[str, Axis | None], str] = {}
+        self.readings: dict[str, dict[Axis | None, None]] = {}
+        for edge, boundary in parts.edges.items():
+            self.readings.setdefault(boundary, {})[parts.spread.get(edge)] = None
 
     def run(self) -> None:
-        made: dict[str, str] = {}
         before: dict[str, list[onnx.NodeProto]] = {}
-        first = [node for name in self.parts.weights for node in self._weight(name, made)]
+        first = [node for name in self.parts.weights for node in self._weight(name)]
         for boundary, tensor in self.parts.tensor_of.items():
-            before.setdefault(tensor, []).extend(self._pair(boundary, tensor, made))
+            before.setdefault(tensor, []).extend(self._pair(boundary, tensor))
         nodes = list(first)
         for value in self.graph.input:
             nodes += before.get(value.name, [])
@@ -475,9 +492,9 @@ class _Writer:
             for index, name in enumerate(node.input):
                 held = self.parts.edges.get((node.name, index))
                 if held is not None:
-                    node.input[index] = made[f"boundary {held}"]
+                    node.input[index] = self.read_as[held, self.parts.spread.get((node.name, index))]
                 elif name in self.parts.weights:
-                    node.input[index] = made[f"weight {name}"]
+                    node.input[index] = self.weights[name]
             nodes.append(node)
             for name in node.output:
                 nodes += before.get(name, [])
@@ -513,22 +530,27 @@ class _Writer:
                             names[index] = new
         return kept
 
-    def _pair(self, boundary: str, tensor: str, made: dict[str, str]) -> list[onnx.NodeProto]:
+    def _pair(self, boundary: str, tensor: str) -> list[onnx.NodeProto]:
+        """Return a Q, and a DQ for each way it is read."""
         params = self.parts.params[boundary]
         scale, zero = self._parameters(boundary, params)
-        quantized, real = self._fresh(f"{boundary}/q"), self._fresh(f"{boundary}/dq")
-        made[f"boundary {boundary}"] = real
-        return [
-            helper.make_node("QuantizeLinear", [tensor, scale, zero], [quantized], name=quantized),
-            helper.make_node("DequantizeLinear", [quantized, scale, zero], [real], name=real),
-        ]
+        quantized = self._fresh(f"{boundary}/q")
+        nodes = [helper.make_node("QuantizeLinear", [tensor, scale, zero], [quantized], name=quantized)]
+        for along in self.readings[boundary]:
+            real = self.read_as[boundary, along] = self._fresh(f"{boundary}/dq")
+            if along is None:
+                nodes.append(helper.make_node("DequantizeLinear", [quantized, scale, zero], [real], name=real))
+                continue
+            axis, size = along
+            names = self._parameters(f"{boundary}/repeated", params.repeated(size))
+            nodes.append(helper.make_node("DequantizeLinear", [quantized, *names], [real], name=real, axis=axis))
+        return nodes
 
-    def _weight(self, name: str, made: dict[str, str]) -> list[onnx.NodeProto]:
+    def _weight(self, name: str) -> list[onnx.NodeProto]:
         weight = self.parts.weights[name]
         self.graph.initializer.append(to_tensor(name, weight.values, weight.params.type))
         scale, zero = self._parameters(name, weight.params)
-        real = self._fresh(f"{name}/dq")
-        made[f"weight {name}"] = real
+        real = self.weights[name] = self._fresh(f"{name}/dq")
         options: dict[str, Any] = {} if weight.params.axis is None else {"axis": weight.params.axis}
         if weight.params.block:
             options["block_size"] = weight.params.block

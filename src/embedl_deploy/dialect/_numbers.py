@@ -55,6 +55,16 @@ class Params:
             and np.array_equal(self.zero_point, other.zero_point)
         )
 
+    def repeats(self, other: "Params") -> bool:
+        """Tell whether this has a scale per channel, each of them the other's one scale."""
+        by_channel = self.axis is not None and not self.block and other.axis is None
+        alike = np.all(self.scale == other.scale) and np.all(self.zero_point == other.zero_point)
+        return by_channel and self.type == other.type and bool(alike)
+
+    def repeated(self, size: int) -> "Params":
+        """Return a format of one scale, said once per channel."""
+        return replace(self, scale=np.full(size, self.scale), zero_point=np.full(size, self.zero_point), axis=0)
+
     @property
     def bounds(self) -> tuple[float, float]:
         """The smallest and largest real number that a per-tensor format can tell."""

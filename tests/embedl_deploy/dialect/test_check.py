@@ -26,7 +26,7 @@ def test_a_tensorrt_file_in_onnxruntime() -> None:
     assert not contract.disagreements
     assert [row.node for row in contract.failures("float")] == ["Conv:c0", "Conv:c1", "Gemm:y"]
     assert contract.failures("disagreement") == ()
-    with pytest.raises(DialectError, match="no demand 'slow'; known are unfused, float, disagreement"):
+    with pytest.raises(DialectError, match="no demand 'slow'; known are unfused, float, rounded, disagreement"):
         contract.failures("slow")
     text = str(contract)
     assert "0 of 3 weighted operators in integers" in text
