@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from figures import Figure
 
 MARKED = re.compile(r"(<!-- figures:(?P<name>[\w-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
-SHORT = ("store", "query", "page", "serve", "gate", "cli", "transfer", "dispatch", "onnxruntime", "tflite", "transform")
+SHORT = (
+    "store", "query", "page", "serve", "gate", "paired", "sweep", "cli", "transfer", "dispatch", "onnxruntime",
+    "tflite", "transform",
+)  # fmt: skip
 NOTHING = "not measured"
 NETS = {
     "resnet50": "ResNet-50", "mobilenet_v2": "MobileNetV2", "vit_6x384": "ViT, 6 blocks of 384",
@@ -99,8 +102,10 @@ def _short(results: list[dict[str, Any]]) -> str:
 
 
 def _one(result: dict[str, Any]) -> str:
-    rows = [_short_row(figure) for figure in figures.read(result["figures"]).values()]
-    return table(("what", "ours", "opponent", "ratio and its spread"), rows)
+    read = figures.read(result["figures"]).values()
+    drawn = table(("what", "ours", "opponent", "ratio and its spread"), [_short_row(figure) for figure in read])
+    missed = [f"{figure.what} ({figure.limit})" for figure in read if figure.met is False]
+    return f"{drawn}\n\nRequired and missed: {'; '.join(missed)}." if missed else drawn
 
 
 def _every(result: dict[str, Any]) -> str:

@@ -10,12 +10,12 @@ Four questions, the first two each with its opponent, in turns within one run:
 - what does an untimed run before each timed one change for a small model beside a large one, against the small one
   beside itself?
 
-    python benchmarks/hub/bench_paired.py [--repeats 50] [--unequal 20] [--samples 200] [--only QUESTION] [--json FILE]
+    python benchmarks/hub/bench_paired.py [--repeats 50] [--unequal 20] [--samples 200] [--lead-ins 5]
+                                          [--only QUESTION] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper, numpy_helper
 
 from embedl_hub.comparison import compare
@@ -40,7 +39,8 @@ from embedl_hub.ratios import Ratio, paired_ratio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from report import machine, print_table
+from figures import Figure, against, alone, declared, rate
+from report import Session, parser
 from support.models import resnet50, save
 from support.real_models import REAL_MODELS
 
@@ -52,7 +52,9 @@ if TYPE_CHECKING:
 THREADS = 1
 MODEL = "page orientation"
 SHAPE = (1, 3, 224, 224)
-WIDEST = 0.03
+APART = "two profiles"
+LEAST_HOLDING, WIDEST = 95.0, 3.0
+"""Per cent of the intervals that contain 1, and per cent that the widest may span."""
 
 
 def with_more_work(source: Path, target: Path) -> Path:
@@ -118,69 +120,19 @@ class Bench:
         return rows
 
 
-def measure_self(bench: Bench, model: ONNXRuntimeCompiledModel, repeats: int) -> tuple[list[Any], dict[str, Any]]:
-    """Hold a model against itself."""
-    rows = bench.both([model, model], repeats, "itself")
-    sides = {
-        "paired": [row["paired"]["ratio"] for row in rows],
-        "paired, wall clock": [row["paired"]["wall_clock"] for row in rows],
-        "two profiles": [row["apart"]["ratio"] for row in rows],
-    }
-    found = {name: _intervals(ratios) for name, ratios in sides.items()}
-    ours, theirs = found["paired"], found["two profiles"]
-    table = [
-        ("intervals of a model against itself that contain 1", f"{ours['hold_1']:.0%}", "two profiles",
-         f"{theirs['hold_1']:.0%}", ">= 95 %", met(ours["hold_1"] >= 0.95)),
-        ("their width, median", f"{ours['median_width']:.2%}", "two profiles", f"{theirs['median_width']:.2%}",
-         "<= 3 %", met(ours["median_width"] <= WIDEST)),
-        ("their width, worst", f"{ours['worst_width']:.2%}", "two profiles", f"{theirs['worst_width']:.2%}",
-         "<= 3 %", met(ours["worst_width"] <= WIDEST)),
-        ("farthest from 1", f"{ours['farthest']:.2%}", "two profiles", f"{theirs['farthest']:.2%}", "-", "-"),
-        ("same, waiting for a processor counted in: contain 1", f"{found['paired, wall clock']['hold_1']:.0%}",
-         "width, median", f"{found['paired, wall clock']['median_width']:.2%}", "-", "-"),
-        ("seconds for an answer, median", f"{_middle(rows, 'paired'):.1f}", "two profiles",
-         f"{_middle(rows, 'apart'):.1f}", "-", "-"),
-    ]  # fmt: skip
-    return table, {"summary": found, "repeats": rows}
-
-
-def measure_unequal(
-    bench: Bench, models: Sequence[ONNXRuntimeCompiledModel], repeats: int
-) -> tuple[list[Any], dict[str, Any]]:
-    """Hold a model with more work against the one without."""
-    rows = bench.both(models, repeats, "more work")
-    middle = statistics.median(row["paired"]["ratio"]["value"] for row in rows)
-    ours, theirs = (_answers([row[side]["ratio"] for row in rows]) for side in ("paired", "apart"))
-    table = [
-        (f"{what} said of a model with {middle - 1:.1%} more time", f"{ours[what]:.0%}", "two profiles",
-         f"{theirs[what]:.0%}", required, holds)
-        for what, required, holds in (
-            ("slower", "-", "-"), ("no difference shown", "-", "-"), ("faster", "0 %", met(ours["faster"] == 0)),
-        )
-    ]  # fmt: skip
-    return table, {"median_ratio": middle, "paired": ours, "two_profiles": theirs, "repeats": rows}
-
-
 def measure_ranking(
     ctx: HubContext, models: Sequence[ONNXRuntimeCompiledModel], samples: int, repeats: int
-) -> tuple[list[Any], dict[str, Any]]:
-    """Rank slow, fast, fast again: the twins come first and are not told apart, the slow one comes last and is."""
-    right, twins = 0, 0
+) -> list[list[tuple[int, bool | None]]]:
+    """Rank slow, fast, fast again, so often; return each ranking with what is told apart from the next."""
     seen = []
     for _ in range(repeats):
         ranking = ONNXRuntimePairedProfiler().run(ctx, models, samples=samples).ranking
-        right += ranking[2].number == 0 and bool(ranking[1].is_told_apart)
-        twins += not ranking[0].is_told_apart
         seen.append([(each.number, each.is_told_apart) for each in ranking])
-    table = [
-        ("rankings with the slow model last, told apart", f"{right}/{repeats}", "-", "-", "-", "-"),
-        ("rankings that do not tell the twins apart", f"{twins}/{repeats}", "-", "-", "-", "-"),
-    ]
-    return table, {"rankings": seen}
+    return seen
 
 
-def measure_lead_in(small: Path, large: Path, repeats: int) -> tuple[list[Any], dict[str, Any]]:
-    """Time a small model beside a large one, with and without an untimed run first, against beside itself."""
+def measure_lead_in(small: Path, large: Path, repeats: int) -> dict[str, list[float]]:
+    """Time a small model beside a large one, with and without an untimed run first, and beside itself."""
     times: dict[str, list[float]] = {"beside itself": [], "no lead-in": [], "one": [], "two": []}
     for _ in range(repeats):
         for name, partner, lead_in in (
@@ -188,22 +140,11 @@ def measure_lead_in(small: Path, large: Path, repeats: int) -> tuple[list[Any], 
         ):  # fmt: skip
             document = pair(small, partner, "--lead-in", lead_in, "--iterations", 30, "--loads", 5)
             row = document["models"][0]
-            own = [
-                sample - wait
-                for sample, wait in zip(row["samples_us"], row["waited_us"] or row["samples_us"], strict=True)
-            ]
+            waited = row["waited_us"] or [0.0] * len(row["samples_us"])
+            own = [sample - wait for sample, wait in zip(row["samples_us"], waited, strict=True)]
             times[name].append(statistics.median(own))
         _say(f"lead-in: { ({name: round(values[-1], 1) for name, values in times.items()}) } us")
-    base = times["beside itself"]
-    ratios = {
-        name: statistics.median(one / two for one, two in zip(values, base, strict=True))
-        for name, values in times.items()
-    }
-    table = [
-        (f"small model beside a large one, lead-in {name}", f"× {ratios[name]:.3f}", "beside itself", "× 1", "-", "-")
-        for name in ("no lead-in", "one", "two")
-    ]
-    return table, {"median_us": times, "ratios": ratios}
+    return times
 
 
 def pair(one: Path, two: Path, *words: object) -> dict[str, Any]:
@@ -221,50 +162,112 @@ def _plain(ratio: Ratio) -> dict[str, float | None]:
     return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
 
 
-def _intervals(ratios: Sequence[dict[str, float]]) -> dict[str, float]:
-    widths = [ratio["high"] - ratio["low"] for ratio in ratios]
-    return {
-        "hold_1": sum(ratio["low"] <= 1 <= ratio["high"] for ratio in ratios) / len(ratios),
-        "median_width": statistics.median(widths),
-        "worst_width": max(widths),
-        "narrower_than_3_percent": sum(width <= WIDEST for width in widths) / len(widths),
-        "farthest": max(abs(ratio["value"] - 1) for ratio in ratios),
-    }
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted of the questions that were asked."""
+    return [figure for question, make in _MAKERS.items() if question in data for figure in make(data[question])]
 
 
-def _answers(ratios: Sequence[dict[str, float]]) -> dict[str, float]:
-    count = len(ratios)
-    slower = sum(ratio["low"] > 1 for ratio in ratios) / count
-    faster = sum(ratio["high"] < 1 for ratio in ratios) / count
-    return {"slower": slower, "faster": faster, "no difference shown": 1 - slower - faster}
+def _of_itself(part: dict[str, Any]) -> list[Figure]:
+    rows = part["repeats"]
+    paired, wall = ([row["paired"][key] for row in rows] for key in ("ratio", "wall_clock"))
+    apart = [row["apart"]["ratio"] for row in rows]
+    hold = "a model against itself: intervals that contain 1"
+    width = "a model against itself: width of the interval"
+    narrow, plain, wide = (_widths(ratios) for ratios in (paired, wall, apart))
+    usual = against(f"{width}, against {APART}", "%", narrow, APART, wide)
+    widest = declared(f"{width}, widest", "%", max(narrow), 0.5, APART, max(wide))
+    clock = "plain wall-clock times"
+    return [
+        rate(f"{hold}, against {APART}", _held(paired), len(rows), APART, _held(apart))
+        .at_least(LEAST_HOLDING)
+        .in_short(),
+        rate(f"{hold}, against {clock}", _held(paired), len(rows), clock, _held(wall)),
+        usual.required(f"at most {WIDEST:g} %", usual.ours <= WIDEST).in_short(),
+        against(f"{width}, against {clock}", "%", narrow, clock, plain),
+        widest.required(f"at most {WIDEST:g} %", widest.ours <= WIDEST),
+        declared("a model against itself: farthest from 1", "%", _farthest(paired), 0.5, APART, _farthest(apart)),
+        against("a model against itself: time for an answer", "s", *_seconds(rows)),
+    ]
 
 
-def _middle(rows: Sequence[dict[str, Any]], side: str) -> float:
-    return statistics.median(float(row[side]["seconds"]) for row in rows)
+def _of_unequal(part: dict[str, Any]) -> list[Figure]:
+    rows = part["repeats"]
+    ours, theirs = (_answers([row[side]["ratio"] for row in rows]) for side in ("paired", "apart"))
+    said = {what: rate(f"a model with more work: {what}", ours[what], len(rows), APART, theirs[what]) for what in ours}
+    return [
+        said["called slower"].in_short(),
+        said["called faster"].at_most(0),
+        said["not told apart"],
+        alone("a model with more work: its ratio", "", [row["paired"]["ratio"]["value"] for row in rows]),
+    ]
+
+
+def _of_rankings(part: dict[str, Any]) -> list[Figure]:
+    """The twins come first and are not told apart; the slow one comes last and is."""
+    rankings = part["rankings"]
+    right = sum(ranking[2][0] == 0 and bool(ranking[1][1]) for ranking in rankings)
+    twins = sum(not ranking[0][1] for ranking in rankings)
+    return [
+        rate("rankings with the slow model last, told apart", right, len(rankings)),
+        rate("rankings that do not tell the twins apart", twins, len(rankings)),
+    ]
+
+
+def _of_lead_in(part: dict[str, Any]) -> list[Figure]:
+    times = {name: [value / 1000 for value in values] for name, values in part["median_us"].items()}
+    return [
+        against(f"a small model beside a large one, untimed runs before: {words}", "ms", times[name],
+                "beside itself", times["beside itself"])
+        for name, words in (("no lead-in", "none"), ("one", "one"), ("two", "two"))
+    ]  # fmt: skip
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any]], list[Figure]]] = {
+    "itself": _of_itself, "unequal": _of_unequal, "ranking": _of_rankings, "lead_in": _of_lead_in,
+}  # fmt: skip
+
+
+def _widths(ratios: Sequence[dict[str, float]]) -> list[float]:
+    return [100 * (ratio["high"] - ratio["low"]) for ratio in ratios]
+
+
+def _held(ratios: Sequence[dict[str, float]]) -> int:
+    return sum(ratio["low"] <= 1 <= ratio["high"] for ratio in ratios)
+
+
+def _farthest(ratios: Sequence[dict[str, float]]) -> float:
+    return max(100 * abs(ratio["value"] - 1) for ratio in ratios)
+
+
+def _seconds(rows: Sequence[dict[str, Any]]) -> tuple[list[float], str, list[float]]:
+    ours, theirs = ([float(row[side]["seconds"]) for row in rows] for side in ("paired", "apart"))
+    return ours, APART, theirs
+
+
+def _answers(ratios: Sequence[dict[str, float]]) -> dict[str, int]:
+    slower = sum(ratio["low"] > 1 for ratio in ratios)
+    faster = sum(ratio["high"] < 1 for ratio in ratios)
+    return {"called slower": slower, "called faster": faster, "not told apart": len(ratios) - slower - faster}
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def met(holds: bool) -> str:
-    """Return the table's word."""
-    return "yes" if holds else "NO"
-
-
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=50, help="a model against itself so often (default 50)")
-    parser.add_argument("--unequal", type=int, default=20, help="against one with more work so often (default 20)")
-    parser.add_argument("--samples", type=int, default=200, help="samples of each model (default 200)")
-    parser.add_argument("--only", choices=("itself", "unequal", "ranking", "lead_in"), help="one of the questions")
-    parser.add_argument("--json", type=Path, help="write every single number there")
-    arguments = parser.parse_args()
-    facts = {**machine(), "onnxruntime": onnxruntime.__version__, "threads": THREADS, "model": MODEL}
-    config = ONNXRuntimeConfig(
-        threads=THREADS, iterations=arguments.samples, min_seconds=0, max_seconds=60, layer_runs=0
+    options = parser(__doc__)
+    options.add_argument("--repeats", type=int, default=50, help="a model against itself so often (default 50)")
+    options.add_argument("--unequal", type=int, default=20, help="against one with more work so often (default 20)")
+    options.add_argument("--samples", type=int, default=200, help="samples of each model (default 200)")
+    options.add_argument(
+        "--lead-ins", type=int, default=5, help="a small model beside a large one so often (default 5)"
     )
+    options.add_argument("--only", choices=tuple(_MAKERS), help="one of the questions")
+    arguments = options.parse_args()
+    session = Session("paired", options, arguments)
+    samples = arguments.samples
+    config = ONNXRuntimeConfig(threads=THREADS, iterations=samples, min_seconds=0, max_seconds=60, layer_runs=0)
     device = Device("here", provider_type="local", provider_config=config)
     with tempfile.TemporaryDirectory(prefix="bench-paired-") as place:
         folder = Path(place)
@@ -275,29 +278,20 @@ def main() -> None:
                 for path in (source, with_more_work(source, folder / "more.onnx"))
             )
             large = ONNXRuntimeCompiler().run(ctx, save(resnet50(), folder / "large.onnx"), input_shape=SHAPE)
-            bench = Bench(ctx, arguments.samples)
-            measures: dict[str, Callable[[], tuple[list[Any], dict[str, Any]]]] = {
-                "itself": lambda: measure_self(bench, plain, arguments.repeats),
-                "unequal": lambda: measure_unequal(bench, [plain, more], arguments.unequal),
-                "ranking": lambda: measure_ranking(
-                    ctx, [more, plain, plain], arguments.samples, arguments.unequal // 2
-                ),
-                "lead_in": lambda: measure_lead_in(plain.path.local(), large.path.local(), 5),
+            bench = Bench(ctx, samples)
+            measures: dict[str, Callable[[], dict[str, Any]]] = {
+                "itself": lambda: {"repeats": bench.both([plain, plain], arguments.repeats, "itself")},
+                "unequal": lambda: {"repeats": bench.both([plain, more], arguments.unequal, "more work")},
+                "ranking": lambda: {
+                    "rankings": measure_ranking(ctx, [more, plain, plain], samples, max(1, arguments.unequal // 2))
+                },
+                "lead_in": lambda: {
+                    "median_us": measure_lead_in(plain.path.local(), large.path.local(), arguments.lead_ins)
+                },
             }
-            parts = {key: measure() for key, measure in measures.items() if arguments.only in (None, key)}
-    rows = [row for rows, _ in parts.values() for row in rows]
-    print_table(("what", "ours", "opponent", "its figure", "required", "met"), rows)
-    facts["load_after"] = os.getloadavg()[0]
-    print(f"machine: {', '.join(f'{key} {value}' for key, value in facts.items())}")
-    if arguments.json:
-        write(arguments.json, {key: {"machine": facts, **result} for key, (_, result) in parts.items()})
-
-
-def write(path: Path, parts: dict[str, Any]) -> None:
-    """Write the parts; those of the file that were not measured now stay."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**before, **parts}, indent=1) + "\n")
+            data = {key: measure() for key, measure in measures.items() if arguments.only in (None, key)}
+    facts = {"model": MODEL, "threads": THREADS}
+    session.finish(data, figures(data), packages=("onnxruntime",), facts=facts)
 
 
 if __name__ == "__main__":

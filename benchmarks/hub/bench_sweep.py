@@ -6,23 +6,22 @@
   values, half of them recorded before the sweep and half after it.
 - How long the finished sweep needs to find that nothing is left to do, with its context opened anew.
 
-    python benchmarks/hub/bench_sweep.py [--engine threads] [--cells 10000] [--wait-s 5] [--jobs 6] [--json FILE]
+    python benchmarks/hub/bench_sweep.py [--engine threads ...] [--cells 10000] [--wait-s 5] [--jobs 6] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from report import machine, print_table
+from figures import Figure, bounded, declared
+from report import Session, parser
 from support.fleet import PROVIDER, assert_no_overlap, model_files, plain_device, plain_sweep, store_of
 from support.sshd import SSHServer
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from embedl_hub.tracking import Client, Run
 
 BOARDS = 8
+ENGINES = ("threads",)
 LEAST_EFFICIENCY, MOST_MS_A_CELL, MOST_RESUME_S = 0.9, 10.0, 2.0
 
 
@@ -127,33 +127,48 @@ def overhead(folder: Path, engine: str, cells: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def main() -> None:
-    """Measure, print, and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", default="threads")
-    parser.add_argument("--cells", type=int, default=10_000)
-    parser.add_argument("--wait-s", type=float, default=5.0)
-    parser.add_argument("--jobs", type=int, default=6, help="jobs for each board")
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    facts = machine()
-    with tempfile.TemporaryDirectory(prefix="edgeproof-bench-") as folder:
-        busy = scaling(Path(folder) / "scaling", asked.engine, asked.jobs, asked.wait_s)
-        added = overhead(Path(folder) / "overhead", asked.engine, asked.cells)
-    rows = [
-        ("scaling efficiency, 8 boards", f"{busy['efficiency']:.3f}", f"≥ {LEAST_EFFICIENCY}"),
-        (f"  added to a job of {asked.wait_s:g} s, s", f"{busy['added_s_a_job']:.2f}", ""),
-        ("added to a bare run, ms a cell", f"{added['added_ms_a_cell']:.2f}", f"≤ {MOST_MS_A_CELL}"),
-        ("  a sweep's cell, ms", f"{added['ms_a_cell']:.2f}", ""),
-        ("  bare runs of a cell, ms", f"{added['bare_ms_a_cell']:.2f}", ""),
-        (f"resume of {added['cells']} cells, s", f"{added['resume_s']:.2f}", f"≤ {MOST_RESUME_S}"),
-        ("  of these, on a processor, s", f"{added['resume_cpu_s']:.2f}", ""),
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted, engine by engine."""
+    return [
+        figure for engine, parts in data.items() for figure in _of_engine(engine, parts["scaling"], parts["overhead"])
     ]
-    print_table(("figure", "measured", "must hold"), rows)
-    if asked.json is not None:
-        kept = json.loads(asked.json.read_text()) if asked.json.exists() else {}
-        kept[asked.engine] = {"machine": facts, "scaling": busy, "overhead": added}
-        asked.json.write_text(json.dumps(kept, indent=2) + "\n")
+
+
+def _of_engine(engine: str, scaling: dict[str, Any], overhead: dict[str, Any]) -> list[Figure]:
+    sweep = f"{engine}: a sweep of {overhead['cells']:,} cells"
+    asked, bare = "the time that the jobs ask for", "bare runs with the same values"
+    return [
+        bounded(f"{engine}: {scaling['boards']} boards busy, of the time they were there", "", scaling["efficiency"],
+                0.05, asked).at_least(LEAST_EFFICIENCY).in_short(),
+        declared(f"{engine}: {scaling['jobs']} jobs of {scaling['wait_s']:g} s, from start to end", "s",
+                 scaling["wall_s"], 0.05, asked, scaling["asked_s"] / scaling["boards"]),
+        declared(f"{engine}: added to a job of {scaling['wait_s']:g} s", "s", scaling["added_s_a_job"], 0.5),
+        declared(f"{sweep}, a cell", "ms", overhead["ms_a_cell"], 0.5, bare, overhead["bare_ms_a_cell"]).in_short(),
+        bounded(f"{sweep}, a cell: more than bare runs", "ms", overhead["added_ms_a_cell"], 1.0)
+        .at_most(MOST_MS_A_CELL),
+        declared(f"{sweep}: the plan", "s", overhead["expand_s"], 0.5),
+        declared(f"{sweep}: found to be done", "s", overhead["resume_s"], 0.5).at_most(MOST_RESUME_S),
+        declared(f"{sweep}: found to be done, on a processor", "s", overhead["resume_cpu_s"], 0.3),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Measure each engine and report."""
+    options = parser(__doc__)
+    options.add_argument("--engine", nargs="+", default=list(ENGINES), help="engines, one after the other")
+    options.add_argument("--cells", type=int, default=10_000)
+    options.add_argument("--wait-s", type=float, default=5.0)
+    options.add_argument("--jobs", type=int, default=6, help="jobs for each board")
+    asked = options.parse_args()
+    session = Session("sweep", options, asked)
+    data = {}
+    for engine in asked.engine:
+        with tempfile.TemporaryDirectory(prefix="edgeproof-bench-") as folder:
+            data[engine] = {
+                "scaling": scaling(Path(folder) / "scaling", engine, asked.jobs, asked.wait_s),
+                "overhead": overhead(Path(folder) / "overhead", engine, asked.cells),
+            }
+    session.finish(data, figures(data))
 
 
 if __name__ == "__main__":

@@ -128,6 +128,14 @@ def test_a_missing_opponent_says_why() -> None:
     assert "MLflow: none, no such version" in text
 
 
+def test_a_table_names_what_was_required_and_missed() -> None:
+    """A row alone does not show it; what holds is not named."""
+    made = [figures.declared(what, "s", 3.0, 0.1).at_most(limit) for what, limit in (("slow", 2.0), ("fine", 4.0))]
+    result = {"name": "x", "quick": False, "date": "2026-01-01", "machine": {}, "versions": {}, "data": {}, "peers": {}}
+    text = tables.render("x", {"x": {**result, "figures": [figure.as_dict() for figure in made]}})
+    assert "\nRequired and missed: slow (at most 2).\n" in text
+
+
 def test_an_opponent_that_does_not_install_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The reason is pip's own last word."""
     monkeypatch.setenv("EDGEPROOF_BENCH", str(tmp_path))

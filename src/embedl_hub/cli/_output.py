@@ -66,11 +66,11 @@ class KindGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command of the first word."""
-        import difflib  # noqa: PLC0415 - only after a slip
-
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            import difflib  # noqa: PLC0415 - only after a slip
+
             if close := difflib.get_close_matches(args[0], self.list_commands(ctx), 1):
                 raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
             raise click.UsageError(f"{error.message} Known: {', '.join(self.list_commands(ctx))}.", ctx) from None
@@ -103,7 +103,9 @@ def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]], *, folds:
 
     if not rows:
         return
-    console = Console(width=None if sys.stdout.isatty() else 400, markup=False, highlight=False)
+    # markup and emoji off: a run's values are data, never styling; ":warning:" is nine letters.
+    width = None if sys.stdout.isatty() else 400
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
     drawn = Table(box=SIMPLE, show_header=titles is not None)
     shown = len(rows[0])
     if titles is not None and not folds:
@@ -114,7 +116,6 @@ def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]], *, folds:
     for title in (titles or ("",) * shown)[:shown]:
         drawn.add_column(title, overflow="fold")
     for row in rows:
-        # markup off: a run's values are data, never styling.
         drawn.add_row(*(plain(cell) for cell in row[:shown]))
     console.print(drawn)
 

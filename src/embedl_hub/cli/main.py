@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
-import importlib.metadata
 import logging
 import sys
 from pathlib import Path
@@ -19,6 +17,7 @@ from embedl_hub.errors import HubError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from importlib.metadata import EntryPoint
 
 GROUP = "embedl_hub.commands"
 
@@ -58,16 +57,20 @@ class _LazyGroup(KindGroup):
 
 
 def _first_line(path: Path) -> str:
+    import ast  # noqa: PLC0415 - only for the help
+
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     words = text.partition("\n")[0].rpartition("``: ")[2]
     return words[:1].upper() + words[1:]
 
 
-def _foreign_commands() -> dict[str, importlib.metadata.EntryPoint]:
-    return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+def _foreign_commands() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - our own commands must not pay for it
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
-def _load_foreign(entry: importlib.metadata.EntryPoint) -> object:
+def _load_foreign(entry: EntryPoint) -> object:
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:

@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Path:
         with ctx.client.start_run("COMPILE", "good"):
             ctx.client.log_param("level", 3)
             ctx.client.log_metric("latency", 1.25)
-            ctx.client.log_tag("stage", "[bold]ci[/bold]")
+            ctx.client.log_tag("stage", "[bold]ci[/bold] :warning:")
         with pytest.raises(ValueError, match="too small"), ctx.client.start_run("PROFILE", "bad"):
             raise ValueError("too small")
     return tmp_path
@@ -41,6 +41,19 @@ def test_version_and_help() -> None:
     text = hub("--help").stdout
     assert "reindex" in text
     assert "Find, show, start, finish" in text
+
+
+@pytest.mark.parametrize("words", ["--version", "run list --json"])
+def test_a_start_pays_only_for_what_it_uses(home: Path, words: str) -> None:
+    """Commands of other packages are looked up when ours has no such name, slips explained when there is one."""
+    code = "import atexit, sys; atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr))\n"
+    code += "from embedl_hub.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()],
+        capture_output=True, text=True, timeout=60, check=True, env={"EMBEDL_HUB_HOME": str(home)},
+    )  # fmt: skip
+    assert done.stdout
+    assert {"click", "importlib.metadata", "difflib", "rich"} & set(done.stderr.split()) == {"click"}
 
 
 def test_the_two_names_are_one_program() -> None:
@@ -62,12 +75,12 @@ def test_runs_are_listed_newest_first(home: Path) -> None:
 
 
 def test_one_run_is_shown_by_the_beginning_of_its_id(home: Path) -> None:
-    """With values, and with the traceback of a failed one; markup in values is text."""
+    """With values, and with the traceback of a failed one; markup and names of emoji in values are text."""
     failed, finished = json.loads(hub("run", "list", "--json", home=home).stdout)["runs"]
     shown = hub("run", "show", finished["id"], home=home).stdout
     assert "param level" in shown
     assert "1.25" in shown
-    assert "[bold]ci[/bold]" in shown
+    assert "[bold]ci[/bold] :warning:" in shown
     assert "Traceback" in hub("run", "show", failed["id"], home=home).stdout
     assert json.loads(hub("run", "show", finished["id"], "--json", home=home).stdout)["params"] == {"level": 3}
 
