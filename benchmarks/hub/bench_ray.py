@@ -5,23 +5,22 @@ the time that the jobs ask for, over the time that eight boards were there for. 
 for each board, sending models, lease, records, and the way back of every run are all in the latter. Starting the
 processes is paid once a sweep; the second figure begins with the first job of each board.
 
-    python benchmarks/hub/bench_fleet_ray.py [--wait-s 5] [--jobs 20] [--json FILE]
+    python benchmarks/hub/bench_ray.py [--wait-s 5] [--jobs 20] [--json FILE]
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-from report import machine, print_table
+from figures import Figure, bounded, declared
+from report import Session, parser, print_table
 from support.fleet import assert_no_overlap, model_files, plain_device, plain_sweep, store_of
 from support.fleet_boards import write_devices
 from support.ray_nodes import RayNode
@@ -66,7 +65,7 @@ def time_at_work_s(store: Store, device: str) -> float:
     return (max(until for _, until in spans) - min(begin for begin, _ in spans)) / 1000
 
 
-def scaling(folder: Path, jobs: int, wait_s: float) -> dict[str, object]:
+def scaling(folder: Path, jobs: int, wait_s: float) -> dict[str, Any]:
     """Return how busy eight boards were kept by jobs that wait on each of them."""
     options: dict[str, dict[str, object]] = {"wait": {"command": ("sleep", str(wait_s))}}
     sweep = plain_sweep(model_files(folder / "models", jobs), options=options)
@@ -87,24 +86,37 @@ def scaling(folder: Path, jobs: int, wait_s: float) -> dict[str, object]:
     }  # fmt: skip
 
 
+def figures(data: dict[str, Any]) -> list[Figure]:
+    """Return what is quoted."""
+    busy = data["scaling"]
+    asked = "the time that the jobs ask for"
+    boards = f"Ray, {busy['nodes']} nodes: {busy['boards']} boards busy, of the time"
+    return [
+        bounded(f"{boards} they were there", "", busy["efficiency"], 0.05, asked).at_least(LEAST_EFFICIENCY).in_short(),
+        bounded(f"{boards} from their first job on", "", busy["efficiency_at_work"], 0.05, asked),
+        declared(f"Ray: {busy['jobs']} jobs of {busy['wait_s']:g} s, from start to end", "s", busy["wall_s"], 0.05,
+                 asked, busy["jobs"] * busy["wait_s"] / busy["boards"]),
+        declared(f"Ray: added to a job of {busy['wait_s']:g} s", "s", busy["added_s_a_job"], 0.5),
+    ]  # fmt: skip
+
+
 def main() -> None:
-    """Measure, print, and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wait-s", type=float, default=5.0)
-    parser.add_argument("--jobs", type=int, default=20, help="jobs for each board")
-    parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    facts = machine()
+    """Measure and report."""
+    options = parser(__doc__)
+    options.add_argument("--wait-s", type=float, default=5.0)
+    options.add_argument("--jobs", type=int, default=20, help="jobs for each board")
+    arguments = options.parse_args()
+    session = Session("ray", options, arguments)
     with tempfile.TemporaryDirectory(prefix="edgeproof-bench-") as folder:
-        busy = scaling(Path(folder), asked.jobs, asked.wait_s)
+        busy = scaling(Path(folder), arguments.jobs, arguments.wait_s)
     rows = [
         ("scaling efficiency, 8 boards on 2 Ray nodes", f"{busy['efficiency']:.3f}", f"≥ {LEAST_EFFICIENCY}"),
         ("  from the first job of each board on", f"{busy['efficiency_at_work']:.3f}", ""),
         (f"  added to a job of {busy['wait_s']} s, s", f"{busy['added_s_a_job']:.2f}", ""),
     ]
     print_table(("figure", "measured", "must hold"), rows)
-    if asked.json is not None:
-        asked.json.write_text(json.dumps({"machine": facts, "scaling": busy}, indent=2) + "\n")
+    data = {"scaling": busy}
+    session.finish(data, figures(data), packages=("ray",))
 
 
 if __name__ == "__main__":
