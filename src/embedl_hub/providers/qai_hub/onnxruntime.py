@@ -61,17 +61,10 @@ def _compile_onnxruntime(
         uploaded = service.upload_model(packed)
         if data is not None:
             options = f"{_RANGES[calibration_method]} {service.config.quantize_options}".strip()
-            job = service.quantize(uploaded, service.upload_data(data), options)
-            uploaded = job.get_target_model()
-            if uploaded is None:
-                raise service.empty(job, "target model")
+            uploaded = service.quantize(uploaded, service.upload_data(data), options)
         words = ["--target_runtime onnx", "--quantize_io" if quantize_io else "", service.config.compile_options]
-        job = service.compile(uploaded, specs, " ".join(filter(None, words)))
-        target = scratch / "target.onnx"
-        fetched = service.download("the compiled model", lambda: job.download_target_model(str(target)))
-        if fetched is None:
-            raise service.empty(job, "target model")
-        compiled = files.unpacked(Path(fetched), ctx.artifact_dir / f"{onnx_path.stem}.compiled.onnx")
+        fetched = service.compile(uploaded, specs, " ".join(filter(None, words)), scratch / "target.onnx")
+        compiled = files.unpacked(fetched, ctx.artifact_dir / f"{onnx_path.stem}.compiled.onnx")
         graph = models.read_graph(compiled)
         into = files.renamed(inputs, models.inputs_of(graph))
         out = files.renamed(outputs, models.outputs_of(graph))
@@ -103,10 +96,7 @@ def _profile_onnxruntime(
         service = Service(ctx, device, ONNXRuntimeProfiler, ProfileError)
         uploaded = service.upload_model(packed)
         entries = None if data is None else service.upload_data(data)
-        job = service.profile(uploaded, entries, service.config.profile_options)
-        raw = service.download("the profile", job.download_profile)
-        if not raw or not raw.get("execution_summary"):
-            raise service.empty(job, "profile")
+        job, raw = service.profile(uploaded, entries)
         models.name_nodes(graph)
         document = report.document_of(
             raw, job, service.device, "onnxruntime", lambda rows: map_layers(rows, graph, graph)
@@ -137,12 +127,7 @@ def _invoke_onnxruntime(
         entries = files.data_entries(named, models.inputs_of(graph))
         answers.log_input_data(ctx, input_data)
         service = Service(ctx, device, ONNXRuntimeInvoker, InvokeError)
-        job = service.infer(
-            service.upload_model(packed), service.upload_data(entries), service.config.inference_options
-        )
-        answer = service.download("the outputs", job.download_output_data)
-        if not answer:
-            raise service.empty(job, "output data")
+        answer = service.infer(service.upload_model(packed), service.upload_data(entries))
         joined = files.joined(answer)
         output = answers.original_names(joined, {} if use_compiled_names else model.output_name_mapping)
     answers.log_output(ctx, output)

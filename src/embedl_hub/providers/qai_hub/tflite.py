@@ -57,17 +57,10 @@ def _compile_tflite(
         service = Service(ctx, device, TFLiteCompiler, CompileError)
         uploaded = service.upload_model(packed)
         if data is not None:
-            job = service.quantize(uploaded, service.upload_data(data), service.config.quantize_options)
-            uploaded = job.get_target_model()
-            if uploaded is None:
-                raise service.empty(job, "target model")
+            uploaded = service.quantize(uploaded, service.upload_data(data), service.config.quantize_options)
         words = ["--target_runtime tflite", "--quantize_io" if quantize_io else "", service.config.compile_options]
-        job = service.compile(uploaded, specs, " ".join(filter(None, words)))
-        target = scratch / "target.tflite"
-        fetched = service.download("the compiled model", lambda: job.download_target_model(str(target)))
-        if fetched is None:
-            raise service.empty(job, "target model")
-        compiled = files.unpacked(Path(fetched), ctx.artifact_dir / f"{onnx_path.stem}.tflite")
+        fetched = service.compile(uploaded, specs, " ".join(filter(None, words)), scratch / "target.tflite")
+        compiled = files.unpacked(fetched, ctx.artifact_dir / f"{onnx_path.stem}.tflite")
         graph = read_graph(compiled)
         tensors = {"inputs": _tensors(inputs, graph.inputs, graph), "outputs": _tensors(outputs, graph.outputs, graph)}
     ctx.client.log_artifact(compiled, name="path")
@@ -92,10 +85,7 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
         log_model(ctx, model)
         service = Service(ctx, device, TFLiteProfiler, ProfileError)
         uploaded = service.upload_model(model.path.to_local(ctx).local())
-        job = service.profile(uploaded, None, service.config.profile_options)
-        raw = service.download("the profile", job.download_profile)
-        if not raw or not raw.get("execution_summary"):
-            raise service.empty(job, "profile")
+        job, raw = service.profile(uploaded, None)
         sources = model.source_of_tensors
         document = report.document_of(
             raw, job, service.device, "tflite", lambda rows: [_source(row, sources) for row in rows]
@@ -126,10 +116,7 @@ def _invoke_tflite(
         answers.log_input_data(ctx, input_data)
         service = Service(ctx, device, TFLiteInvoker, InvokeError)
         uploaded = service.upload_model(model.path.to_local(ctx).local())
-        job = service.infer(uploaded, service.upload_data(entries), service.config.inference_options)
-        answer = service.download("the outputs", job.download_output_data)
-        if not answer:
-            raise service.empty(job, "output data")
+        answer = service.infer(uploaded, service.upload_data(entries))
         output = to_original(model, files.joined(answer), use_compiled_names=use_compiled_names)
     answers.log_output(ctx, output)
     return TFLiteInvocationResult.from_current_run(ctx, output=output)
