@@ -39,8 +39,9 @@ def _compile_onnxruntime(
 ) -> ONNXRuntimeCompiledModel:
     """Compile in the cloud; with calibration data a quantize job comes first, by the vendor's own scheme."""
     with needed_packages("ONNX Runtime models", "onnxruntime"):
-        from embedl_hub.providers.qai_hub import files  # noqa: PLC0415
-        from embedl_hub.toolchain import model as models  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub import files  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub.compiling import Wishes, compile_model  # noqa: PLC0415
+        from embedl_hub.toolchain import model as models  # noqa: PLC0415
     with refusals_as(CompileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         scratch = Path(name)
         if per_channel or calibration_method not in _RANGES:
@@ -48,26 +49,14 @@ def _compile_onnxruntime(
                 "Qualcomm AI Hub chooses scales itself: leave per_channel out, and calibration_method too unless it is "
                 "'minmax'."
             )
-        source = ctx.client.log_artifact(models.gather(onnx_path, scratch), name="input")
-        ctx.client.log_param("$runtime", "onnx")
-        model = models.read_model(source.local())
-        if input_shape is not None:
-            models.fix_input_shape(model, input_shape)
-        inputs, outputs = models.inputs_of(model), models.outputs_of(model)
-        specs = files.input_specs(inputs)
-        data = None if calibration_data is None else files.calibration_entries(calibration_data, inputs, scratch)
-        packed = models.write_model(model, scratch / f"{onnx_path.stem}.onnx")
-        service = Service(ctx, device, ONNXRuntimeCompiler, CompileError)
-        uploaded = service.upload_model(packed)
-        if data is not None:
-            options = f"{_RANGES[calibration_method]} {service.config.quantize_options}".strip()
-            uploaded = service.quantize(uploaded, service.upload_data(data), options)
-        words = ["--target_runtime onnx", "--quantize_io" if quantize_io else "", service.config.compile_options]
-        fetched = service.compile(uploaded, specs, " ".join(filter(None, words)), scratch / "target.onnx")
-        compiled = files.unpacked(fetched, ctx.artifact_dir / f"{onnx_path.stem}.compiled.onnx")
+        wishes = Wishes("onnx", input_shape, calibration_data, quantize_io, _RANGES[calibration_method])
+        fetched = compile_model(
+            ctx, onnx_path, scratch, wishes, lambda: Service(ctx, device, ONNXRuntimeCompiler, CompileError)
+        )
+        compiled = files.unpacked(fetched.path, ctx.artifact_dir / f"{onnx_path.stem}.compiled.onnx")
         graph = models.read_graph(compiled)
-        into = files.renamed(inputs, models.inputs_of(graph))
-        out = files.renamed(outputs, models.outputs_of(graph))
+        into = files.renamed(fetched.inputs, models.inputs_of(graph))
+        out = files.renamed(fetched.outputs, models.outputs_of(graph))
     ctx.client.log_artifact(compiled, name="path")
     ctx.client.log_param("precision", models.precision_of(graph))
     for key, mapping in (("input_name_mapping", into), ("output_name_mapping", out)):

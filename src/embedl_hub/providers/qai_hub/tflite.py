@@ -39,28 +39,18 @@ def _compile_tflite(
     """Compile in the cloud; with calibration data a quantize job comes first, by the vendor's own scheme."""
     with needed_packages(*_WHAT):
         from embedl_hub.providers.qai_hub import files  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub.compiling import Wishes, compile_model  # noqa: PLC0415
         from embedl_hub.tflite.graph import read_graph  # noqa: PLC0415
-        from embedl_hub.toolchain import model as models  # noqa: PLC0415
     with refusals_as(CompileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         scratch = Path(name)
         if quantize_io and calibration_data is None:
             raise RefusedError("quantize_io is for INT8, which needs calibration_data; give it, or leave it out.")
-        source = ctx.client.log_artifact(models.gather(onnx_path, scratch), name="input")
-        ctx.client.log_param("$runtime", "tflite")
-        model = models.read_model(source.local())
-        if input_shape is not None:
-            models.fix_input_shape(model, input_shape)
-        inputs, outputs = models.inputs_of(model), models.outputs_of(model)
-        specs = files.input_specs(inputs)
-        data = None if calibration_data is None else files.calibration_entries(calibration_data, inputs, scratch)
-        packed = models.write_model(model, scratch / f"{onnx_path.stem}.onnx")
-        service = Service(ctx, device, TFLiteCompiler, CompileError)
-        uploaded = service.upload_model(packed)
-        if data is not None:
-            uploaded = service.quantize(uploaded, service.upload_data(data), service.config.quantize_options)
-        words = ["--target_runtime tflite", "--quantize_io" if quantize_io else "", service.config.compile_options]
-        fetched = service.compile(uploaded, specs, " ".join(filter(None, words)), scratch / "target.tflite")
-        compiled = files.unpacked(fetched, ctx.artifact_dir / f"{onnx_path.stem}.tflite")
+        wishes = Wishes("tflite", input_shape, calibration_data, quantize_io)
+        fetched = compile_model(
+            ctx, onnx_path, scratch, wishes, lambda: Service(ctx, device, TFLiteCompiler, CompileError)
+        )
+        inputs, outputs = fetched.inputs, fetched.outputs
+        compiled = files.unpacked(fetched.path, ctx.artifact_dir / f"{onnx_path.stem}.tflite")
         graph = read_graph(compiled)
         tensors = {"inputs": _tensors(inputs, graph.inputs, graph), "outputs": _tensors(outputs, graph.outputs, graph)}
     ctx.client.log_artifact(compiled, name="path")
