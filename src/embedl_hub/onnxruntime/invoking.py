@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvocationResult
-from embedl_hub.onnxruntime.places import settings
+from embedl_hub.onnxruntime.place import settings
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.answers import compiled_names, infer, log_input_data, log_output, original_names
 from embedl_hub.toolchain.model import check_data, inputs_of, model_file, precision_of, read_graph

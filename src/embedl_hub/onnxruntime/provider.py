@@ -46,7 +46,7 @@ def _compile_onnxruntime(
     """Quantise here, optimise where the model is to run."""
     with needed_packages(*_WHAT):
         from embedl_hub.onnxruntime.compiling import Wishes, compile_model  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.places import place_of  # noqa: PLC0415
+        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415
     wishes = Wishes(input_shape, calibration_data, calibration_method, per_channel, quantize_io)
     with place_of(ctx, device, ONNXRuntimeCompiler) as place:
         return compile_model(ctx, place, onnx_path, wishes)
@@ -62,7 +62,7 @@ def _profile_onnxruntime(
 ) -> ONNXRuntimeProfilingResult:
     """Measure in a process of its own."""
     with needed_packages(*_WHAT):
-        from embedl_hub.onnxruntime.places import place_of  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415 - vendor packages on use
         from embedl_hub.onnxruntime.profiling import profile_model  # noqa: PLC0415
     with place_of(ctx, device, ONNXRuntimeProfiler) as place:
         return profile_model(ctx, place, model, require_provider=require_provider, input_data=input_data)
@@ -80,7 +80,7 @@ def _pair_onnxruntime(
     """Measure in turns in one process."""
     with needed_packages(*_WHAT):
         from embedl_hub.onnxruntime.pairing import pair_models  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.places import place_of  # noqa: PLC0415
+        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415
     with place_of(ctx, device, ONNXRuntimePairedProfiler) as place:
         return pair_models(
             ctx, place, models, samples=samples, require_provider=require_provider, input_data=input_data
@@ -98,6 +98,6 @@ def _invoke_onnxruntime(
     """Run in a process of its own: a crash of the runtime is an error, not the end of this process."""
     with needed_packages(*_WHAT):
         from embedl_hub.onnxruntime.invoking import invoke_model  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.places import place_of  # noqa: PLC0415
+        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415
     with place_of(ctx, device, ONNXRuntimeInvoker) as place:
         return invoke_model(ctx, place, model, input_data, use_compiled_names=use_compiled_names)

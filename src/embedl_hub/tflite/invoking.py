@@ -9,7 +9,7 @@ import numpy as np
 from embedl_hub.core.invoke import InvokeError, TFLiteInvocationResult
 from embedl_hub.errors import known
 from embedl_hub.tflite.converter import as_converted, as_source
-from embedl_hub.tflite.places import settings
+from embedl_hub.tflite.place import settings
 from embedl_hub.tflite.profiling import log_model
 from embedl_hub.toolchain.answers import infer, log_input_data, log_output
 from embedl_hub.toolchain.model import Tensor, check_data

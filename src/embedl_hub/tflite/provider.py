@@ -51,7 +51,7 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
     """Measure; the device program does it, or the board's benchmark."""
     with needed_packages(*_WHAT):
         from embedl_hub.tflite.benchmarking import profile_with_benchmark  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.tflite.places import has_benchmark, place_of  # noqa: PLC0415
+        from embedl_hub.tflite.place import has_benchmark, place_of  # noqa: PLC0415
         from embedl_hub.tflite.profiling import profile_model  # noqa: PLC0415
     with place_of(ctx, device, TFLiteProfiler) as place:
         if has_benchmark(place):
@@ -65,7 +65,7 @@ def _pair_tflite(
     """Measure in turns in one process."""
     with needed_packages(*_WHAT):
         from embedl_hub.tflite.pairing import pair_models  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.tflite.places import has_benchmark, place_of  # noqa: PLC0415
+        from embedl_hub.tflite.place import has_benchmark, place_of  # noqa: PLC0415
     with place_of(ctx, device, TFLitePairedProfiler) as place:
         if has_benchmark(place):
             raise ProfileError(
@@ -87,7 +87,7 @@ def _invoke_tflite(
     """Run in a process of its own."""
     with needed_packages(*_WHAT):
         from embedl_hub.tflite.invoking import invoke_model  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.tflite.places import has_benchmark, place_of  # noqa: PLC0415
+        from embedl_hub.tflite.place import has_benchmark, place_of  # noqa: PLC0415
     with place_of(ctx, device, TFLiteInvoker) as place:
         if has_benchmark(place):
             raise InvokeError(
