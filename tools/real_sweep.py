@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from aarch64_board import make_userland, prepare_host, serving, wait_for
 from PIL import Image, ImageDraw, ImageFont
-from screenshots import browsing, photograph, served
+from screenshots import browsing, photograph
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.real_models import REAL_MODELS, TFLITE_MODELS  # noqa: E402 - found by the line above
+from support.served_page import served  # noqa: E402
 from support.sshd import SSHServer  # noqa: E402
 
 from embedl_hub.core.device import Device, SSHCommandRunner, SSHConfig  # noqa: E402

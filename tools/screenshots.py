@@ -12,16 +12,13 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import uvicorn
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -29,8 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.models import mobilenet_v2, residual_net, save  # noqa: E402 - found by the line above
+from support.served_page import served  # noqa: E402
 
-from embedl_hub import page  # noqa: E402
 from embedl_hub.core import HubContext  # noqa: E402
 from embedl_hub.core.compile import ONNXRuntimeCompiler  # noqa: E402
 from embedl_hub.core.device import Device, ONNXRuntimeConfig  # noqa: E402
@@ -89,20 +86,6 @@ def write_reports(folder: Path) -> dict[str, Path]:
         subprocess.run([sys.executable, script, folder / example], check=True, timeout=300, stdout=subprocess.DEVNULL)
         reports[picture] = folder / example / "report.html"
     return reports
-
-
-@contextlib.contextmanager
-def served(store: Store) -> Iterator[str]:
-    """Serve the page of a store; yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(page.app(lambda: store), log_level="warning", lifespan="off"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(30)
 
 
 @contextlib.contextmanager

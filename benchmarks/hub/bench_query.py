@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import random
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import environments
 from figures import Figure, against, declared
 from report import Session, parser
+from workers import Worker, answer_requests, workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -196,10 +195,8 @@ def _records(number: int) -> Iterator[dict[str, Any]]:
         yield {"seq": seq, "time_ms": FIRST_MS + number, **fact}
 
 
-def serve(name: str, folder: Path) -> None:
-    """Answer requests on stdin, one JSON line each, as the worker of one side."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+def answering(name: str, folder: Path) -> Callable[[dict[str, Any]], dict[str, object]]:
+    """Return what answers as the worker of one side."""
     side: Side = Ours(folder / name) if name == OURS else MLflow(folder / name)
     do: dict[str, Callable[[Any], object]] = {
         "fill": side.fill,
@@ -207,43 +204,19 @@ def serve(name: str, folder: Path) -> None:
         "page": side.page,
         "size": lambda _: side.size_bytes(),
     }
-    for line in sys.stdin:
-        what, value = json.loads(line)
+
+    def answer(request: dict[str, Any]) -> dict[str, object]:
         start = time.perf_counter_ns()
-        answer = do[what](value)
-        answers.write(json.dumps([(time.perf_counter_ns() - start) / 1e6, answer]) + "\n")
-        answers.flush()
+        said = do[request["do"]](request.get("value"))
+        return {"ms": (time.perf_counter_ns() - start) / 1e6, "said": said}
 
-
-class Worker:
-    """A side in a process of its own."""
-
-    def __init__(self, python: Path, name: str, folder: Path) -> None:
-        self.name = name
-        argv = [str(python), __file__, "--worker", name, "--folder", str(folder)]
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, what: str, value: object = None) -> tuple[float, Any]:
-        """Return how long it took, in ms, and the answer."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([what, value]) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"The worker of {self.name!r} ended early; see its message above.")
-        took_ms, answer = json.loads(line)
-        return took_ms, answer
-
-    def close(self) -> None:
-        """Let it end."""
-        self._process.communicate(timeout=60)
+    return answer
 
 
 def measure(sides: list[Worker], runs: int, rounds: int) -> dict[str, Any]:
     """Fill, ask and page, in turns."""
     for side in sides:
-        took_ms, _ = side.ask("fill", runs)
+        took_ms = side.ask("fill", value=runs)["ms"]
         print(f"{side.name}: {runs:,} runs written in {took_ms / 1000:.0f} s", file=sys.stderr)
     times: dict[str, dict[str, list[float]]] = {}
     agree = True
@@ -252,15 +225,15 @@ def measure(sides: list[Worker], runs: int, rounds: int) -> dict[str, Any]:
         for number in range(rounds + 1):
             answers = []
             for side in sides if number % 2 else sides[::-1]:
-                took_ms, answer = side.ask("ask", question)
-                answers.append(answer)
+                answer = side.ask("ask", value=question)
+                answers.append(answer["said"])
                 # The first round only warms the caches of both.
                 if number:
-                    times[question][side.name].append(took_ms)
+                    times[question][side.name].append(answer["ms"])
             agree &= bool(answers[0]) and all(answer == answers[0] for answer in answers)
     paged = min(PAGED, runs)
-    times[f"page through {paged:,} runs"] = {side.name: [side.ask("page", paged)[0]] for side in sides}
-    sizes = {side.name: side.ask("size")[1] for side in sides}
+    times[f"page through {paged:,} runs"] = {side.name: [side.ask("page", value=paged)["ms"]] for side in sides}
+    sizes = {side.name: side.ask("size")["said"] for side in sides}
     return {"ms": times, "size_bytes": sizes, "answers_agree": agree}
 
 
@@ -291,16 +264,16 @@ def main() -> None:
     options.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = options.parse_args()
     if arguments.worker:
-        serve(arguments.worker, arguments.folder)
+        answer_requests(lambda: answering(arguments.worker, arguments.folder))
         return
     session = Session("query", options, arguments)
     python, version = environments.find(environments.MLFLOW, wanted=not arguments.without_peers)
     pythons = {OURS: Path(sys.executable)} | ({MLFLOW: python} if python is not None else {})
-    with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-query-") as folder:
-        sides = [Worker(python, name, Path(folder)) for name, python in pythons.items()]
+    with (
+        tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-query-") as folder,
+        workers(pythons, __file__, Path(folder)) as sides,
+    ):
         data = {"runs": arguments.runs, "opponent": version, **measure(sides, arguments.runs, arguments.rounds)}
-        for side in sides:
-            side.close()
     session.finish(data, figures(data), peers={"MLflow": version})
 
 

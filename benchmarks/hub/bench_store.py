@@ -13,24 +13,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
-import json
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import environments
 from figures import Figure, against, declared
 from report import Session, parser
+from workers import Worker, answer_requests, workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 OURS, OURS_DURABLE = "ours, default", "ours, durable"
 MLFLOW, MLFLOW_RELAXED = "MLflow, as it comes", "MLflow, our default sync"
@@ -147,75 +147,27 @@ def _pragmas(connection: Any) -> dict[str, object]:  # noqa: ANN401 - sqlite3's,
     }
 
 
-def serve(name: str, folder: Path) -> None:
-    """Answer requests on stdin, one JSON line each, as the worker of one side."""
-    # Whatever a library prints must not get between the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    side: Side | None = None
-    for line in sys.stdin:
-        request = json.loads(line)
+def answering(name: str, folder: Path) -> Callable[[dict[str, Any]], dict[str, object]]:
+    """Return what answers as the worker of one side."""
+    sides: list[Side] = []
+
+    def answer(request: dict[str, Any]) -> dict[str, object]:
         start = time.perf_counter_ns()
         if request["do"] == "open":
-            side = make_side(name, folder / request["folder"])
-        assert side is not None
+            sides[:] = [make_side(name, folder / request["folder"])]
         for _ in range(request.get("runs", 0)):
-            side.one_run()
-        answer: dict[str, object] = {"ns": time.perf_counter_ns() - start}
+            sides[0].one_run()
+        took: dict[str, object] = {"ns": time.perf_counter_ns() - start}
         if request["do"] == "describe":
-            answer |= {"settings": side.settings(), "rows": _count(*side.database())}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+            took |= {"settings": sides[0].settings(), "rows": _count(*sides[0].database())}
+        return took
+
+    return answer
 
 
 def _count(database: Path, params: str, metrics: str) -> list[int]:
     with contextlib.closing(sqlite3.connect(database)) as connection:
         return [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in (params, metrics)]  # noqa: S608 - our own names
-
-
-class Worker:
-    """A side in a process of its own."""
-
-    def __init__(self, python: Path, name: str, folder: Path) -> None:
-        self.name = name
-        self._process = subprocess.Popen(
-            [str(python), str(Path(__file__)), "--worker", name, "--folder", str(folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._process.communicate(timeout=60)
-
-    def send(self, do: str, **facts: object) -> None:
-        """Ask for something without waiting."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": do, **facts}) + "\n")
-        self._process.stdin.flush()
-
-    def receive(self) -> dict[str, Any]:
-        """Wait for the answer."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"The worker of {self.name!r} ended early; see its message above.")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def ask(self, do: str, **facts: object) -> dict[str, Any]:
-        """Ask and wait."""
-        self.send(do, **facts)
-        return self.receive()
-
-
-@contextlib.contextmanager
-def workers(pythons: dict[str, Path], folder: Path) -> Iterator[list[Worker]]:
-    """Start one worker per side."""
-    with contextlib.ExitStack() as running:
-        yield [running.enter_context(Worker(python, name, folder)) for name, python in pythons.items()]
 
 
 def measure_runs(sides: Sequence[Worker], rounds: int, burst: int) -> dict[str, list[float]]:
@@ -239,16 +191,17 @@ def measure_first_use(sides: Sequence[Worker], rounds: int) -> dict[str, list[fl
 
 def measure_crowd(folder: Path) -> dict[str, object]:
     """Let eight processes create and fill one store of ours at once."""
+    start = functools.partial(Worker, Path(sys.executable), __file__, OURS, folder)
     with contextlib.ExitStack() as running:
-        crowd = [running.enter_context(Worker(Path(sys.executable), OURS, folder)) for _ in range(PROCESSES)]
+        crowd = [running.enter_context(start()) for _ in range(PROCESSES)]
         for worker in crowd:
             worker.ask("open", folder="warm up", runs=1)
-        start = time.perf_counter_ns()
+        began = time.perf_counter_ns()
         for worker in crowd:
             worker.send("open", folder="crowd", runs=RUNS_EACH)
         for worker in crowd:
             worker.receive()
-        seconds = (time.perf_counter_ns() - start) / 1e9
+        seconds = (time.perf_counter_ns() - began) / 1e9
         rows = crowd[0].ask("describe")["rows"]
     expected = [PROCESSES * RUNS_EACH * VALUES] * 2
     return {
@@ -294,7 +247,7 @@ def main() -> None:
     options.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = options.parse_args()
     if arguments.worker:
-        serve(arguments.worker, arguments.folder)
+        answer_requests(lambda: answering(arguments.worker, arguments.folder))
         return
     session = Session("store", options, arguments)
     python, version = environments.find(environments.MLFLOW, wanted=not arguments.without_peers)
@@ -304,7 +257,7 @@ def main() -> None:
     data: dict[str, Any] = {"rounds": arguments.rounds, "warm_up": WARM_UP, "opponent": version}
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="bench-store-") as name:
         folder = Path(name)
-        with workers(pythons, folder) as sides:
+        with workers(pythons, __file__, folder) as sides:
             for side in sides:
                 side.ask("open", folder=f"runs of {side.name}", runs=WARM_UP)
             data["run_ms"] = {str(burst): measure_runs(sides, arguments.rounds, burst) for burst in BURSTS}

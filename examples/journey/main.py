@@ -24,6 +24,9 @@ from embedl_hub.errors import HubError
 from embedl_hub.page import export_comparison
 from embedl_hub.tracking import Store, equal
 
+# What the examples share lies beside them.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+
 if TYPE_CHECKING:
     from building import Built
     from digits import Digits
@@ -38,7 +41,7 @@ PROJECT = "journey"
 HERE, RTX = "this machine", "TensorRT-RTX"
 HONEST = (
     "MNIST proves nothing about a quantiser: such networks lose hardly anything under any INT8 scheme. "
-    "For accuracy that tells methods apart see the CIFAR-10 table in README.md, made by benchmarks/deploy."
+    "For accuracy that tells methods apart see the CIFAR-10 table in docs/reference/figures.md."
 )
 
 
@@ -80,9 +83,9 @@ class Journey:
     def go(self, run: ActiveRun) -> None:
         """Go all the way and print the table."""
         import showing  # noqa: PLC0415 - the first line is to appear before torch is imported
-        from digits import read_digits  # noqa: PLC0415
+        from digits import Digits  # noqa: PLC0415
 
-        digits = read_digits(self.effort.training, self.effort.tests)
+        digits = Digits(self.effort.training, self.effort.tests)
         model, weights = self._train(digits)
         here, tensorrt = self._build(model, weights, digits)
         result = self._measure(model, digits, here, tensorrt)
@@ -107,7 +110,8 @@ class Journey:
     def _train(self, digits: Digits) -> tuple[nn.Module, LoggedArtifact]:
         import torch  # noqa: PLC0415
         from building import keep  # noqa: PLC0415
-        from digits import DigitNet, accuracy, answers, train  # noqa: PLC0415
+        from digits import DigitNet, answers, train  # noqa: PLC0415
+        from handwritten import share_right  # noqa: PLC0415
 
         # One thread: two are hardly faster at this size, and many times slower beside another busy program.
         torch.set_num_threads(1)
@@ -121,7 +125,7 @@ class Journey:
         with self.ctx.client.start_run(RunType.CUSTOM, "train") as run:
             run.log_batch({"parameters": count, "training_samples": len(digits.train_images), "seed": 0})
             for epoch, loss in enumerate(train(model, digits, self.effort.epochs), 1):
-                share = accuracy(answers(model, digits.test_images), digits.test_labels)
+                share = share_right(answers(model, digits.test_images), digits.test_labels)
                 run.log_batch(metrics=[("loss", loss, epoch), ("accuracy", share, epoch)])
                 self.clock.say(f"  epoch {epoch}: loss {loss:.3f}, accuracy {share:.1f} %")
             return model, keep(self.ctx, model, self.folder / "weights.pt", "model")
@@ -137,7 +141,8 @@ class Journey:
 
     def _measure(self, model: nn.Module, digits: Digits, here: Built, tensorrt: Built) -> Result:
         from building import export_float  # noqa: PLC0415
-        from digits import accuracy, answers  # noqa: PLC0415
+        from digits import answers  # noqa: PLC0415
+        from handwritten import share_right  # noqa: PLC0415
         from measuring import measure  # noqa: PLC0415
         from showing import Result  # noqa: PLC0415
 
@@ -149,7 +154,7 @@ class Journey:
             self.clock.say(f"Compiling {title}, profiling it, running it on {len(images):,} test digits")
             measured.append(measure(self.ctx, HERE, file, title, images.numpy(), wanted))
         scores = (expected[0], measured[0].scores, measured[1].scores, expected[2])
-        first, second, third, fourth = (accuracy(each, labels) for each in scores)
+        first, second, third, fourth = (share_right(each, labels) for each in scores)
         engine = self._engine(tensorrt)
         return Result((first, second, third, fourth), len(images), measured[0], measured[1], here, tensorrt, engine)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.core import HubContext
     from embedl_hub.core.compile import TensorRTCompiledModel
-    from embedl_hub.core.invoke import Comparison
+    from embedl_hub.core.invoke import Parity
     from embedl_hub.core.profile import ONNXRuntimeProfilingResult
 
 
@@ -39,7 +39,7 @@ class Measured:
     profile: ONNXRuntimeProfilingResult
     document: dict[str, Any]
     scores: np.ndarray
-    parity: Comparison
+    parity: Parity
 
     @property
     def profile_run(self) -> str:

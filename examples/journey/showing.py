@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from building import Built
     from measuring import Measured
 
-    from embedl_hub.core.invoke import Comparison
+    from embedl_hub.core.invoke import Parity
     from embedl_hub.ratios import Ratio
 
 TITLES = ("PyTorch", "ONNX Runtime", "ONNX Runtime INT8", "TensorRT INT8")
@@ -85,7 +85,7 @@ def _size(count: int) -> str:
     return f"{count / 1000:.0f} kB"
 
 
-def _parity(parity: Comparison) -> str:
+def _parity(parity: Parity) -> str:
     return "equal to the bit" if parity.max_abs_error == 0 else f"max error {parity.max_abs_error:.1e}"
 
 

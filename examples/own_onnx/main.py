@@ -26,7 +26,7 @@ from embedl_hub.core.device import (
     SSHCommandRunner,
     SSHConfig,
 )
-from embedl_hub.core.invoke import Comparison, ONNXRuntimeInvoker
+from embedl_hub.core.invoke import ONNXRuntimeInvoker, Parity
 from embedl_hub.core.profile import ONNXRuntimeProfiler, ONNXRuntimeProfilingResult
 
 SAMPLES = 32
@@ -38,7 +38,7 @@ class Report:
 
     float_profile: ONNXRuntimeProfilingResult
     int8_profile: ONNXRuntimeProfilingResult
-    drift: Comparison
+    parity: Parity
 
 
 def make_model(path: Path) -> Path:
@@ -112,10 +112,10 @@ def run_all(model: Path, shape: tuple[int, ...], device: Device, home: Path | No
             for layer in sorted(profile.layers, key=lambda one: -(one.time_ms or 0))[:5]:
                 print(f"  {layer.share or 0:6.1%} {layer.op_type:18} {', '.join(layer.source_nodes) or 'added'}")
         answer = ONNXRuntimeInvoker().run(ctx, small, {name: samples[: shape[0] * 8]})
-        drift = answer.compare(model)
-        print(f"INT8 against float: {drift}")
+        parity = answer.compare(model)
+        print(f"INT8 against float: {parity}")
         print(f"runs stored in {ctx.home}")
-    return Report(profiles[0], profiles[1], drift)
+    return Report(profiles[0], profiles[1], parity)
 
 
 def main() -> None:

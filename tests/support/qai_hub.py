@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -17,12 +18,33 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 import qai_hub.public_api_pb2 as pb
 from google.protobuf.timestamp_pb2 import Timestamp  # type: ignore[import-untyped]
+
+from embedl_hub.core.device import Device, DeviceSpec, QAIHubConfig
 
 TOKEN = "stand-in-token-5f1c"  # noqa: S105 - of the stand-in
 DEVICE = "Samsung Galaxy S24"
 _PROTOBUF = "application/x-protobuf"
+
+
+def make_phone() -> Device:
+    """Return a device of the service, asked for its jobs' state all the time."""
+    spec, config = DeviceSpec(device_name=DEVICE, os="14"), QAIHubConfig(poll_s=0.01)
+    return Device("phone", spec=spec, provider_type="qai-hub", provider_config=config)
+
+
+@contextmanager
+def serving(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """Start the service, and make the vendor's client and ours talk to it without pauses."""
+    stand_in = StandIn(folder).start()
+    patch.setenv("QAIHUB_CLIENT_INI", str(stand_in.ini))
+    # The vendor's client waits up to half a minute between its own attempts at a transfer.
+    patch.setattr("backoff._sync.time.sleep", lambda _: None)
+    patch.setattr("embedl_hub.providers.qai_hub.service._PAUSE_S", 0.0)
+    yield stand_in
+    stand_in.stop()
 
 
 class StandIn:

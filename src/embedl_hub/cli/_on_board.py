@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.core.compile import ONNXRuntimeCompiledModel
     from embedl_hub.core.device import Device
-    from embedl_hub.core.invoke import Comparison
+    from embedl_hub.core.invoke import Parity
     from embedl_hub.core.profile import ONNXRuntimeProfilingResult
     from embedl_hub.toolchain.installing import BoardPython
     from embedl_hub.toolchain.model import Tensor
@@ -67,7 +67,7 @@ class Figures:
         profile: Its latency, verdict and memory.
         latency_ms: The document's figures, with the interval of the median.
         output: What it answers, by output name.
-        differences: How far that is: the first from this machine's answers, INT8 from the board's own float.
+        parity: How far that is: the first from this machine's answers, INT8 from the board's own float.
         runs: The runs behind it, by step.
     """
 
@@ -76,7 +76,7 @@ class Figures:
     profile: ONNXRuntimeProfilingResult
     latency_ms: Mapping[str, float]
     output: Mapping[str, np.ndarray]
-    differences: Comparison
+    parity: Parity
     runs: Mapping[str, str]
 
 

@@ -246,12 +246,12 @@ def _value(metric: Any) -> float | None:  # noqa: ANN401 - a metric or nothing
 
 
 def _outputs(figures: Sequence[Figures], is_made_up: bool) -> list[str]:
-    first = figures[0].differences
+    first = figures[0].parity
     cells = [f"as on this machine to {first.max_abs_error:.2g}" if first.max_abs_error else "as on this machine"]
     for each in figures[1:]:
-        top1 = each.differences.top1_agreement
+        top1 = each.parity.top1_agreement
         same = "" if top1 is None else f", {top1:.1%} same class"
-        cells.append("mean nothing" if is_made_up else f"cosine {number(each.differences.cosine)} to float{same}")
+        cells.append("mean nothing" if is_made_up else f"cosine {number(each.parity.cosine)} to float{same}")
     return cells
 
 
@@ -273,7 +273,7 @@ def _as_dict(
                 "verdict_reason": each.profile.verdict_reason,
                 "peak_memory_mb": _value(each.profile.peak_memory_mb),
                 "size_bytes": each.size_bytes,
-                "differences": [asdict(output) for output in each.differences.outputs],
+                "differences": [asdict(output) for output in each.parity.outputs],
                 "runs": dict(each.runs),
             }
             for each in found.figures

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel
-from embedl_hub.onnxruntime.places import settings
+from embedl_hub.onnxruntime.place import settings
 from embedl_hub.onnxruntime.quantizing import METHODS, Request, number_format, quantize
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.calibration import on_disk, open_calibration

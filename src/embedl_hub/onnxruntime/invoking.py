@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvocationResult
-from embedl_hub.onnxruntime.places import settings
+from embedl_hub.onnxruntime.place import settings
 from embedl_hub.paths import RemotePath
-from embedl_hub.toolchain.answers import compiled_names, log_input_data, log_output, original_names
-from embedl_hub.toolchain.arrays import read_outputs, write_npz
+from embedl_hub.toolchain.answers import compiled_names, infer, log_input_data, log_output, original_names
 from embedl_hub.toolchain.model import check_data, inputs_of, model_file, precision_of, read_graph
-from embedl_hub.toolchain.program import call
 from embedl_hub.toolchain.refusal import refusals_as
 
 if TYPE_CHECKING:
@@ -44,18 +42,8 @@ def invoke_model(
         log_input_data(ctx, input_data)
         entry = RemotePath(place.send(model.path))
         entry = entry / model_file(local).name if local.is_dir() else entry
-        path = place.scratch / "data.npz"
-        write_npz(path, data)
-        source = RemotePath(place.put(path, "input/data.npz")).parent
-        target = RemotePath(place.folder) / "output"
-        answer = call(
-            place,
-            "run-inference",
-            ["--model", entry, "--input-dir", source, "--output-dir", target, "--use-npz", *settings(place.config)],
-        )
-        fetched = place.scratch / "fetched"
-        place.get(target, fetched)
-        output = original_names(read_outputs(fetched), {} if use_compiled_names else model.output_name_mapping)
-    ctx.client.log_param("runtime_version", answer.get("runtime_version"))
+        answer, version = infer(place, entry, data, settings(place.config))
+        output = original_names(answer, {} if use_compiled_names else model.output_name_mapping)
+    ctx.client.log_param("runtime_version", version)
     log_output(ctx, output)
     return ONNXRuntimeInvocationResult.from_current_run(ctx, output=output)

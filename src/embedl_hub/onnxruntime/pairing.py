@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.profile import ProfileError
-from embedl_hub.onnxruntime.places import settings
+from embedl_hub.onnxruntime.place import settings
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.model import inputs_of, model_file, read_graph
 from embedl_hub.toolchain.pairs import log_models, measure_in_turns

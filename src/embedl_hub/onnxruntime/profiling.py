@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.profile import ONNXRuntimeProfilingResult, ProfileError
 from embedl_hub.onnxruntime.layers import map_layers
-from embedl_hub.onnxruntime.places import settings
+from embedl_hub.onnxruntime.place import settings
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.model import inputs_of, model_file, precision_of, read_graph
 from embedl_hub.toolchain.modules import source_of, with_modules

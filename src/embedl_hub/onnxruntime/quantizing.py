@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import sys
 import warnings
@@ -16,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.core.invoke import compare_outputs
-from embedl_hub.errors import CommandError
 from embedl_hub.toolchain.calibration import open_calibration
 from embedl_hub.toolchain.model import inputs_of, model_file, nodes_of, read_graph, read_model, write_model
+from embedl_hub.toolchain.own_process import answer, ask
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from embedl_hub.toolchain.calibration import CalibrationSet, Sample
 
 METHODS = ("minmax", "entropy", "percentile")
-_MARK = "quantizing: error: "
 # Per-channel scales and the kernels that fuse them need this opset.
 _LOWEST_OPSET = 13
 _GOOD_OPSET = 17
@@ -90,15 +87,7 @@ class Request:
 
 def quantize(request: Request, scratch: Path) -> dict[str, Any]:
     """Quantise in a process of its own and return what it tells about the result."""
-    note = scratch / "quantize.json"
-    note.write_text(json.dumps(asdict(request)), encoding="utf-8")
-    try:
-        done = LocalCommandRunner().run([sys.executable, "-m", __name__, note], hide=True)
-    except CommandError as error:
-        own = [line[len(_MARK) :] for line in error.stderr.splitlines() if line.startswith(_MARK)]
-        raise RefusedError(own[-1] if own else f"Quantisation failed: {error}") from error
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return ask(__name__, asdict(request), scratch / "quantize.json", lambda error: f"Quantisation failed: {error}")
 
 
 class _Reader:
@@ -116,6 +105,7 @@ def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
     import onnxruntime.quantization as ort_quantization  # noqa: PLC0415 - only this process needs it
     from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType  # noqa: PLC0415
 
+    folder.mkdir()
     model = _flat_biases(_float_model(Path(request.model), folder))
     samples = open_calibration(Path(request.calibration), inputs_of(read_model(Path(request.model))))
     op_types = [*_OP_TYPES, "Softmax"] if request.quantize_io else list(_OP_TYPES)
@@ -332,21 +322,7 @@ def main() -> int:
     """Quantise as the file on the command line asks."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    note = Path(sys.argv[1])
-    request = Request(**json.loads(note.read_text(encoding="utf-8")))
-    folder = note.with_suffix("")
-    folder.mkdir()
-    try:
-        answer = _quantize_here(request, folder)
-    except RefusedError as error:
-        sys.stderr.write(_MARK + " ".join(str(error).split()) + "\n")
-        return 1
-    except Exception as error:  # noqa: BLE001 - whatever the quantiser stumbles over is told in one line
-        words = f"onnxruntime.quantization failed on this model: {type(error).__name__}: {error}"
-        sys.stderr.write(_MARK + " ".join(words.split()) + "\n")
-        return 1
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
-    return 0
+    return answer("onnxruntime.quantization", lambda request, folder: _quantize_here(Request(**request), folder))
 
 
 if __name__ == "__main__":

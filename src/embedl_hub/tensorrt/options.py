@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from embedl_hub.tensorrt.log import Capabilities
     from embedl_hub.tensorrt.shapes import ShapeProfile
 
-Shapes = "Mapping[str, Sequence[int]]"
 # TensorRT 8.4 is the first with --exportLayerInfo and --memPoolSize.
 _OLDEST = (8, 4, 0)
 

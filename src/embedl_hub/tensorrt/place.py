@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import platformdirs
 
+from embedl_hub.core.component import ProviderType
 from embedl_hub.core.device import LocalCommandRunner, ProviderConfig, TrtexecConfig
 from embedl_hub.errors import ConfigError
 from embedl_hub.paths import RemotePath
@@ -167,25 +168,25 @@ class OnBoard:
 
 
 @contextlib.contextmanager
-def this_machine(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place]:
-    """Yield this machine as a place; a device gives settings only, and those of other toolchains are not for us."""
-    config, notes = None, {}
-    if device is not None:
-        found = ctx.find_device(device)
-        if found.runner is not None and not isinstance(found.runner, LocalCommandRunner):
-            raise ConfigError(
-                f"Device {device!r} is of type 'local' but is reached by {found.runner!r}; "
-                "a board with TensorRT is of type 'trtexec'."
-            )
-        config, notes = found.get_provider_config(ProviderConfig, component), ctx.notes(device)
+def place_of(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place]:
+    """Yield where a step runs: a board, or this machine, for which a device gives settings only."""
+    found = None if device is None else ctx.find_device(device)
     with scratch_folder() as scratch:
-        yield Here(ctx, config if isinstance(config, TrtexecConfig) else TrtexecConfig(), scratch, notes)
+        if found is None:
+            yield Here(ctx, TrtexecConfig(), scratch, {})
+        elif found.provider_type == ProviderType.LOCAL:
+            yield Here(ctx, _config_here(found, component), scratch, ctx.notes(found.name))
+        else:
+            config = found.get_provider_config(TrtexecConfig, component) or TrtexecConfig()
+            yield OnBoard(ctx, found, config, scratch)
 
 
-@contextlib.contextmanager
-def on_board(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place]:
-    """Yield a board as a place."""
-    found = ctx.find_device(device or "")
-    config = found.get_provider_config(TrtexecConfig, component) or TrtexecConfig()
-    with scratch_folder() as scratch:
-        yield OnBoard(ctx, found, config, scratch)
+def _config_here(device: Device, component: type[object]) -> TrtexecConfig:
+    """Return the settings of a device that is this machine; those of other toolchains are not for us."""
+    if device.runner is not None and not isinstance(device.runner, LocalCommandRunner):
+        raise ConfigError(
+            f"Device {device.name!r} is of type 'local' but is reached by {device.runner!r}; "
+            "a board with TensorRT is of type 'trtexec'."
+        )
+    config = device.get_provider_config(ProviderConfig, component)
+    return config if isinstance(config, TrtexecConfig) else TrtexecConfig()

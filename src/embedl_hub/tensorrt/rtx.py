@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.core.device import LocalCommandRunner
-from embedl_hub.errors import CommandError
+from embedl_hub.toolchain.own_process import answer, ask
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from embedl_hub.errors import CommandError
+
 PACKAGE = "tensorrt-rtx"
 _MODULE = "tensorrt_rtx"
-_MARK = "tensorrt-rtx: error: "
 _KILLED = 137
 
 
@@ -50,20 +49,10 @@ def version() -> str:
 
 def build(request: Request, scratch: Path, timeout_s: float | None) -> dict[str, Any]:
     """Build in a process of its own and return what it tells about the engine."""
-    note = scratch / "rtx.json"
-    note.write_text(json.dumps(asdict(request)), encoding="utf-8")
-    try:
-        done = LocalCommandRunner().run([sys.executable, "-m", __name__, note], hide=True, timeout_s=timeout_s)
-    except CommandError as error:
-        raise RefusedError(_ending(error)) from error
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    return ask(__name__, asdict(request), scratch / "rtx.json", _ending, timeout_s)
 
 
 def _ending(error: CommandError) -> str:
-    own = [line[len(_MARK) :] for line in error.stderr.splitlines() if line.startswith(_MARK)]
-    if own:
-        return own[-1]
     if error.timeout_s is not None:
         return (
             f"TensorRT-RTX was stopped after {error.timeout_s:g} s; give TensorRTRTXConfig(timeout_s=...) more. "
@@ -144,18 +133,7 @@ def _parse_errors(parser: Any) -> str:  # noqa: ANN401 - the vendor's
 
 def main() -> int:
     """Build as the file on the command line asks."""
-    request = Request(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
-    try:
-        answer = _build_here(request)
-    except RefusedError as error:
-        sys.stderr.write(_MARK + " ".join(str(error).split()) + "\n")
-        return 1
-    except Exception as error:  # noqa: BLE001 - whatever the builder stumbles over is told in one line
-        words = f"TensorRT-RTX failed on this model: {type(error).__name__}: {error}"
-        sys.stderr.write(_MARK + " ".join(words.split()) + "\n")
-        return 1
-    sys.stdout.write("\n" + json.dumps(answer) + "\n")
-    return 0
+    return answer("TensorRT-RTX", lambda request, _: _build_here(Request(**request)))
 
 
 if __name__ == "__main__":

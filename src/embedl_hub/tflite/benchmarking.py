@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.core.compile import TFLiteCompiledModel
     from embedl_hub.core.context import HubContext
-    from embedl_hub.core.device import EmbedlLiteRTConfig
+    from embedl_hub.core.device import AWSConfig, EmbedlLiteRTConfig
     from embedl_hub.toolchain.place import Place
 
 _NOT_FOUND = (126, 127)
@@ -46,7 +46,7 @@ def profile_with_benchmark(
     return TFLiteProfilingResult.from_current_run(ctx)
 
 
-def run_flags(config: EmbedlLiteRTConfig) -> list[str]:
+def run_flags(config: EmbedlLiteRTConfig | AWSConfig) -> list[str]:
     """Return the flags of a timed benchmark."""
     words = [
         f"--num_runs={config.iterations}", f"--min_secs={config.min_seconds:g}", f"--max_secs={config.max_seconds:g}",
@@ -57,12 +57,17 @@ def run_flags(config: EmbedlLiteRTConfig) -> list[str]:
     return [*words, *config.benchmark_args]
 
 
+def layer_flags(runs: int) -> list[str]:
+    """Return the flags that measure the operators instead, over so many runs."""
+    return [f"--num_runs={runs}", "--min_secs=0", "--enable_op_profiling=true", "--op_profiling_output_mode=proto"]
+
+
 def _layers(ctx: HubContext, place: Place[EmbedlLiteRTConfig], entry: str) -> dict[str, Any]:
     """Return the operators; a tool that knows no protobuf writes CSV, or the table comes on its console."""
     file = RemotePath(place.folder) / "operators.bin"
     flags = [
-        *run_flags(place.config), f"--num_runs={place.config.layer_runs}", "--min_secs=0", "--enable_op_profiling=true",
-        "--op_profiling_output_mode=proto", f"--op_profiling_output_file={file}", f"--profiling_output_csv_file={file}",
+        *run_flags(place.config), *layer_flags(place.config.layer_runs),
+        f"--op_profiling_output_file={file}", f"--profiling_output_csv_file={file}",
     ]  # fmt: skip
     try:
         stdout = _run(place, [f"--graph={entry}", *flags])

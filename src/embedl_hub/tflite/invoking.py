@@ -8,14 +8,11 @@ import numpy as np
 
 from embedl_hub.core.invoke import InvokeError, TFLiteInvocationResult
 from embedl_hub.errors import known
-from embedl_hub.paths import RemotePath
 from embedl_hub.tflite.converter import as_converted, as_source
-from embedl_hub.tflite.places import settings
+from embedl_hub.tflite.place import settings
 from embedl_hub.tflite.profiling import log_model
-from embedl_hub.toolchain.answers import log_input_data, log_output
-from embedl_hub.toolchain.arrays import read_outputs, write_npz
+from embedl_hub.toolchain.answers import infer, log_input_data, log_output
 from embedl_hub.toolchain.model import Tensor, check_data
-from embedl_hub.toolchain.program import call
 from embedl_hub.toolchain.refusal import RefusedError, refusals_as
 
 if TYPE_CHECKING:
@@ -41,16 +38,9 @@ def invoke_model(
         graph = log_model(ctx, model)
         data = to_compiled(model, graph, input_data, use_compiled_names=use_compiled_names)
         log_input_data(ctx, input_data)
-        path = place.scratch / "data.npz"
-        write_npz(path, data)
-        source = RemotePath(place.put(path, "input/data.npz")).parent
-        target = RemotePath(place.folder) / "output"
-        words = ["--model", place.send(model.path), "--input-dir", source, "--output-dir", target, "--use-npz"]
-        answer = call(place, "run-inference", [*words, *settings(place.config)])
-        fetched = place.scratch / "fetched"
-        place.get(target, fetched)
-        output = to_original(model, read_outputs(fetched), use_compiled_names=use_compiled_names)
-    ctx.client.log_param("runtime_version", answer.get("runtime_version"))
+        answer, version = infer(place, place.send(model.path), data, settings(place.config))
+        output = to_original(model, answer, use_compiled_names=use_compiled_names)
+    ctx.client.log_param("runtime_version", version)
     log_output(ctx, output)
     return TFLiteInvocationResult.from_current_run(ctx, output=output)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.core.profile import ProfileError
 from embedl_hub.tflite.graph import read_graph
-from embedl_hub.tflite.places import settings
+from embedl_hub.tflite.place import settings
 from embedl_hub.toolchain.pairs import log_models, measure_in_turns
 from embedl_hub.toolchain.profiles import data_arguments
 from embedl_hub.toolchain.refusal import refusals_as

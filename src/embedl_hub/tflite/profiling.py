@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.profile import ProfileError, TFLiteProfilingResult
 from embedl_hub.tflite.graph import read_graph
-from embedl_hub.tflite.places import settings
+from embedl_hub.tflite.place import settings
 from embedl_hub.toolchain.modules import source_of, with_modules
 from embedl_hub.toolchain.profiles import check_format, data_arguments, log_document
 from embedl_hub.toolchain.program import call, plan_arguments

@@ -7,13 +7,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from embedl_hub.errors import known
-from embedl_hub.toolchain.arrays import write_npz
+from embedl_hub.paths import RemotePath
+from embedl_hub.toolchain.arrays import read_outputs, write_npz
+from embedl_hub.toolchain.program import call
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from embedl_hub.core.context import HubContext
+    from embedl_hub.core.device import AnyPath, MeasuringConfig
+    from embedl_hub.toolchain.place import Place
+
+
+def infer(
+    place: Place[MeasuringConfig], entry: AnyPath, data: Mapping[str, np.ndarray], settings: Sequence[str]
+) -> tuple[dict[str, np.ndarray], str | None]:
+    """Run a model that is there on data that is here; return its outputs and the runtime's version."""
+    path = place.scratch / "data.npz"
+    write_npz(path, data)
+    source = RemotePath(place.put(path, "input/data.npz")).parent
+    target = RemotePath(place.folder) / "output"
+    words = ["--model", entry, "--input-dir", source, "--output-dir", target, "--use-npz", *settings]
+    answer = call(place, "run-inference", words)
+    fetched = place.scratch / "fetched"
+    place.get(target, fetched)
+    return read_outputs(fetched), answer.get("runtime_version")
 
 
 def log_input_data(ctx: HubContext, data: Mapping[str, np.ndarray]) -> None:

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from embedl_hub.core.component import ProviderType
 from embedl_hub.core.device import LocalCommandRunner, MeasuringConfig
 from embedl_hub.errors import ConfigError, NoProviderError
 from embedl_hub.paths import RemotePath
@@ -213,19 +214,42 @@ class OnBoard(Generic[Config_co]):
         self.runner.get(remote, local)
 
 
-def local_config(
-    ctx: HubContext, device: str | None, wanted: type[Config_co], component: type[object]
-) -> Config_co | None:
-    """Return the settings of a device that is this machine; such a device gives settings only."""
-    if device is None:
-        return None
-    found = ctx.find_device(device)
-    if found.runner is not None and not isinstance(found.runner, LocalCommandRunner):
+@contextlib.contextmanager
+def place_of(
+    ctx: HubContext,
+    device: str | None,
+    component: type[object],
+    runtime: Runtime,
+    configs: tuple[type[Config_co], type[Config_co]],
+) -> Iterator[Place[Config_co]]:
+    """Yield where a step runs: a board, or this machine, for which a device gives settings only.
+
+    Args:
+        ctx: The context.
+        device: The device's name; None is this machine.
+        component: Whose settings of the device are wanted.
+        runtime: What runs models there.
+        configs: The classes of the settings, for this machine and for a board.
+    """
+    for_here, for_board = configs
+    found = None if device is None else ctx.find_device(device)
+    with scratch_folder() as scratch:
+        if found is None:
+            yield Here(ctx, runtime, for_here(), scratch)
+        elif found.provider_type == ProviderType.LOCAL:
+            _check_is_here(found)
+            yield Here(ctx, runtime, found.get_provider_config(for_here, component) or for_here(), scratch)
+        else:
+            config = found.get_provider_config(for_board, component) or for_board()
+            yield OnBoard(ctx, found, runtime, config, scratch)
+
+
+def _check_is_here(device: Device) -> None:
+    if device.runner is not None and not isinstance(device.runner, LocalCommandRunner):
         raise ConfigError(
-            f"Device {device!r} is of type 'local' but is reached by {found.runner!r}; "
+            f"Device {device.name!r} is of type 'local' but is reached by {device.runner!r}; "
             "a board is of type 'embedl_onnxruntime' or 'embedl_litert'."
         )
-    return found.get_provider_config(wanted, component)
 
 
 @contextlib.contextmanager

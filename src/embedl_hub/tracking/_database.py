@@ -40,11 +40,6 @@ class Words:
 class Rows(Protocol):
     """What a statement answers."""
 
-    @property
-    def rowcount(self) -> int:
-        """How many rows it touched."""
-        ...
-
     def fetchone(self) -> Any:  # noqa: ANN401 - a row is what the statement says
         """Return the next row, or None."""
         ...

@@ -22,7 +22,7 @@ from embedl_hub.core.device._ssh_connection import SSHConnection
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler
 from embedl_hub.errors import ConfigError, NoProviderError
-from embedl_hub.onnxruntime.places import RUNTIME
+from embedl_hub.onnxruntime.place import RUNTIME
 from embedl_hub.testing import temporary_context
 from embedl_hub.toolchain.place import packed_program
 
@@ -147,7 +147,7 @@ def test_a_missing_package_gives_the_line_to_type(model: Path, tmp_path: Path) -
 def test_a_missing_program_gives_the_line_to_type(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when only the device program is not there."""
     lost = dataclasses.replace(RUNTIME, module="no_such_module")
-    monkeypatch.setattr("embedl_hub.onnxruntime.places.RUNTIME", lost)
+    monkeypatch.setattr("embedl_hub.onnxruntime.place.RUNTIME", lost)
     with temporary_context() as ctx, pytest.raises(NoProviderError, match=r"pip install 'edgeproof-hub\[onnxruntime\]"):
         ONNXRuntimeCompiler().run(ctx, model)
     with pytest.raises(NoProviderError, match="pip install 'edgeproof-device"):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import socket
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
-import uvicorn
 from playwright.sync_api import expect, sync_playwright
 from support import recorded
 from support.debian import require
 from support.recorded import Recorded
+from support.served_page import served
 
 from embedl_hub import page
 from embedl_hub.tracking import Client, RunType
@@ -25,27 +22,11 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-    from embedl_hub.tracking import Store
 
 # A busy machine may take its time; how soon a page is there is measured elsewhere.
 expect.set_options(timeout=20_000)
 
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-
-
-@contextmanager
-def served(store: Store, *, read_only: bool = True) -> Iterator[str]:
-    """Serve the page of a store on a free port."""
-    application = page.app(lambda: store, hosts=("127.0.0.1",), read_only=read_only)
-    server = uvicorn.Server(uvicorn.Config(application, log_level="warning", lifespan="off"))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(30)
 
 
 @pytest.fixture(scope="module")

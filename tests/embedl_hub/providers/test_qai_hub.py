@@ -14,11 +14,11 @@ import onnxruntime
 import pytest
 import qai_hub
 from support.models import images, residual_net, save
-from support.qai_hub import DEVICE, TOKEN, StandIn
+from support.qai_hub import TOKEN, StandIn, make_phone, serving
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel, ONNXRuntimeCompiler
-from embedl_hub.core.device import Device, DeviceSpec, QAIHubConfig
+from embedl_hub.core.device import Device, QAIHubConfig
 from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler, ProfileError
 from embedl_hub.testing import check_provider, temporary_context
@@ -27,23 +27,13 @@ from embedl_hub.tracking import RunStatus, Store
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    stand_in = StandIn(tmp_path).start()
-    monkeypatch.setenv("QAIHUB_CLIENT_INI", str(stand_in.ini))
-    # The vendor's client waits up to half a minute between its own attempts at a transfer.
-    monkeypatch.setattr("backoff._sync.time.sleep", lambda _: None)
-    monkeypatch.setattr("embedl_hub.providers.qai_hub.service._PAUSE_S", 0.0)
-    yield stand_in
-    stand_in.stop()
+    with serving(tmp_path, monkeypatch) as stand_in:
+        yield stand_in
 
 
 @pytest.fixture
 def phone() -> Device:
-    return Device(
-        "phone",
-        spec=DeviceSpec(device_name=DEVICE, os="14"),
-        provider_type="qai-hub",
-        provider_config=QAIHubConfig(poll_s=0.01),
-    )
+    return make_phone()
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ import numpy as np
 import onnxruntime
 import pytest
 from support.models import save
-from support.qai_hub import DEVICE, StandIn
+from support.qai_hub import StandIn, make_phone, serving
 from support.tflite import picture_net, pictures
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, TFLiteCompiledModel, TFLiteCompiler
-from embedl_hub.core.device import Device, DeviceSpec, QAIHubConfig
+from embedl_hub.core.device import Device
 from embedl_hub.core.invoke import TFLiteInvoker
 from embedl_hub.core.profile import ProfileError, TFLiteProfiler
 from embedl_hub.providers.qai_hub.report import document_of
@@ -32,23 +32,14 @@ from embedl_hub.toolchain.refusal import RefusedError
 def service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: dict[str, TFLiteCompiledModel]
 ) -> Iterator[StandIn]:
-    stand_in = StandIn(tmp_path).start()
-    stand_in.tflite = compiled["float"].path.local().read_bytes()
-    monkeypatch.setenv("QAIHUB_CLIENT_INI", str(stand_in.ini))
-    monkeypatch.setattr("backoff._sync.time.sleep", lambda _: None)
-    monkeypatch.setattr("embedl_hub.providers.qai_hub.service._PAUSE_S", 0.0)
-    yield stand_in
-    stand_in.stop()
+    with serving(tmp_path, monkeypatch) as stand_in:
+        stand_in.tflite = compiled["float"].path.local().read_bytes()
+        yield stand_in
 
 
 @pytest.fixture
 def phone() -> Device:
-    return Device(
-        "phone",
-        spec=DeviceSpec(device_name=DEVICE, os="14"),
-        provider_type="qai_hub",
-        provider_config=QAIHubConfig(poll_s=0.01),
-    )
+    return make_phone()
 
 
 def test_from_source_to_answer(service: StandIn, phone: Device, tmp_path: Path) -> None:

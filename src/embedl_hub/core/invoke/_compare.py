@@ -37,7 +37,7 @@ class OutputDifference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Parity:
     """The differences of all outputs; the properties are the worst of them."""
 
     outputs: tuple[OutputDifference, ...]
@@ -74,13 +74,13 @@ class Comparison:
         return "\n".join(lines)
 
 
-def compare_outputs(output: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Comparison:
+def compare_outputs(output: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Parity:
     """Compare outputs by name; names and shapes must agree."""
     if set(output) != set(reference) or not output:
         raise InvokeError(
             f"Outputs {known(output)} cannot be compared with {known(reference)}: the names must be the same."
         )
-    return Comparison(tuple(_difference(name, output[name], reference[name]) for name in output))
+    return Parity(tuple(_difference(name, output[name], reference[name]) for name in output))
 
 
 def _difference(name: str, output: np.ndarray, reference: np.ndarray) -> OutputDifference:

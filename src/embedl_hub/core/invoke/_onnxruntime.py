@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from embedl_hub.core.compile import ONNXRuntimeCompiledModel
 from embedl_hub.core.component import Component, NoProviderError, RunType
 from embedl_hub.core.context import HubContext
-from embedl_hub.core.invoke._compare import Comparison, compare_outputs
+from embedl_hub.core.invoke._compare import Parity, compare_outputs
 from embedl_hub.core.invoke._result import InvocationResult
 from embedl_hub.errors import InvokeError
 
@@ -28,7 +28,7 @@ class ONNXRuntimeInvocationResult(InvocationResult):
         reference: Mapping[str, np.ndarray] | str | os.PathLike[str] | ONNXRuntimeCompiledModel,
         *,
         ctx: HubContext | None = None,
-    ) -> Comparison:
+    ) -> Parity:
         """Tell how far the outputs are from a reference, and record it as a run of type EVAL.
 
         Args:

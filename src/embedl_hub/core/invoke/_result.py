@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from embedl_hub.core.component import ComponentOutput, LoggedArtifact, RunType
-from embedl_hub.core.invoke._compare import Comparison, compare_outputs
+from embedl_hub.core.invoke._compare import Parity, compare_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ class InvocationResult(ComponentOutput):
         """Build the result from what the current run logged, and remember the context."""
         return super().from_current_run(ctx, _context=weakref.ref(ctx), **extra)
 
-    def compare(self, reference: Mapping[str, np.ndarray], *, ctx: HubContext | None = None) -> Comparison:
+    def compare(self, reference: Mapping[str, np.ndarray], *, ctx: HubContext | None = None) -> Parity:
         """Tell how far the outputs are from reference arrays, and record it as a run of type EVAL.
 
         Args:
@@ -50,21 +50,21 @@ class InvocationResult(ComponentOutput):
         """
         return self._record(compare_outputs(self.output, reference), ctx, None)
 
-    def _record(self, comparison: Comparison, ctx: HubContext | None, reference: LoggedArtifact | None) -> Comparison:
+    def _record(self, parity: Parity, ctx: HubContext | None, reference: LoggedArtifact | None) -> Parity:
         found = ctx or (self._context() if self._context is not None else None)
         if found is None or not found.is_open:
-            return comparison
+            return parity
         with found.client.start_run(RunType.EVAL, "compare") as run:
             run.log_tag("compared_run", self.output_file.run_id)
             run.log_artifact(self.output_file, name="input", ctx=found)
             if reference is not None:
                 run.log_artifact(reference, name="reference", ctx=found)
-            run.log_param("differences", [asdict(output) for output in comparison.outputs])
-            run.log_metric("max_abs_error", comparison.max_abs_error)
-            run.log_metric("cosine", comparison.cosine)
-            if comparison.top1_agreement is not None:
-                run.log_metric("top1_agreement", comparison.top1_agreement)
-        return comparison
+            run.log_param("differences", [asdict(output) for output in parity.outputs])
+            run.log_metric("max_abs_error", parity.max_abs_error)
+            run.log_metric("cosine", parity.cosine)
+            if parity.top1_agreement is not None:
+                run.log_metric("top1_agreement", parity.top1_agreement)
+        return parity
 
     @classmethod
     def from_run(cls, run: Run, **extra: object) -> Self:

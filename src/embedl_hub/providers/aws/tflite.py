@@ -29,7 +29,8 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
     """Measure on a phone of the service; costs money by the minute."""
     vendor()
     with needed_packages("TFLite models", "tflite"):
-        from embedl_hub.tflite.profiling import completed, log_model  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tflite.benchmarking import layer_flags, run_flags  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tflite.profiling import completed, log_model  # noqa: PLC0415
         from embedl_hub.toolchain.modules import source_of, with_modules  # noqa: PLC0415
         from embedl_hub.toolchain.profiles import log_document  # noqa: PLC0415
     with refusals_as(ProfileError):
@@ -37,7 +38,7 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
         config = found.get_provider_config(AWSConfig, TFLiteProfiler) or AWSConfig()
         graph = log_model(ctx, model)
         packed = package.packed(model.path.to_local(ctx).local(), Path(config.benchmark_model).expanduser())
-        spec = package.test_spec(_run_flags(config), _layer_flags(config))
+        spec = package.test_spec(run_flags(config), layer_flags(config.layer_runs) if config.layer_runs > 0 else [])
         farm = Farm(ctx, config)
         arns = farm.upload_package(packed, spec)
         ctx.client.log_param("aws_uploads", list(arns))
@@ -55,27 +56,6 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
     document = completed(document, graph, model.source_of_tensors, place)
     log_document(ctx, with_modules(document, source_of(ctx, model)))
     return TFLiteProfilingResult.from_current_run(ctx)
-
-
-def _run_flags(config: AWSConfig) -> list[str]:
-    words = [
-        f"--num_runs={config.iterations}", f"--min_secs={config.min_seconds:g}", f"--max_secs={config.max_seconds:g}",
-        f"--use_xnnpack={str(config.xnnpack).lower()}", "--report_peak_memory_footprint=true",
-    ]  # fmt: skip
-    if config.threads is not None:
-        words.append(f"--num_threads={config.threads}")
-    return [*words, *config.benchmark_args]
-
-
-def _layer_flags(config: AWSConfig) -> list[str]:
-    if config.layer_runs < 1:
-        return []
-    return [
-        f"--num_runs={config.layer_runs}",
-        "--min_secs=0",
-        "--enable_op_profiling=true",
-        "--op_profiling_output_mode=proto",
-    ]
 
 
 def _log_costs(ctx: HubContext, run: Mapping[str, Any], config: AWSConfig) -> None:

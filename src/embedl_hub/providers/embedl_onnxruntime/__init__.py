@@ -1,3 +1,6 @@
 """Boards with Python and ONNX Runtime: ``embedl-onnxruntime <command> --model M …`` over the device's runner."""
 
-import embedl_hub.providers.embedl_onnxruntime.onnxruntime  # noqa: F401 - registers its providers
+from embedl_hub.core.component import ProviderType
+from embedl_hub.onnxruntime import provider
+
+provider.register(ProviderType.EMBEDL_ONNXRUNTIME)

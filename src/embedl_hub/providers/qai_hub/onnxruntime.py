@@ -39,8 +39,9 @@ def _compile_onnxruntime(
 ) -> ONNXRuntimeCompiledModel:
     """Compile in the cloud; with calibration data a quantize job comes first, by the vendor's own scheme."""
     with needed_packages("ONNX Runtime models", "onnxruntime"):
-        from embedl_hub.providers.qai_hub import files  # noqa: PLC0415
-        from embedl_hub.toolchain import model as models  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub import files  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub.compiling import Wishes, compile_model  # noqa: PLC0415
+        from embedl_hub.toolchain import model as models  # noqa: PLC0415
     with refusals_as(CompileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         scratch = Path(name)
         if per_channel or calibration_method not in _RANGES:
@@ -48,33 +49,14 @@ def _compile_onnxruntime(
                 "Qualcomm AI Hub chooses scales itself: leave per_channel out, and calibration_method too unless it is "
                 "'minmax'."
             )
-        source = ctx.client.log_artifact(models.gather(onnx_path, scratch), name="input")
-        ctx.client.log_param("$runtime", "onnx")
-        model = models.read_model(source.local())
-        if input_shape is not None:
-            models.fix_input_shape(model, input_shape)
-        inputs, outputs = models.inputs_of(model), models.outputs_of(model)
-        specs = files.input_specs(inputs)
-        data = None if calibration_data is None else files.calibration_entries(calibration_data, inputs, scratch)
-        packed = models.write_model(model, scratch / f"{onnx_path.stem}.onnx")
-        service = Service(ctx, device, ONNXRuntimeCompiler, CompileError)
-        uploaded = service.upload_model(packed)
-        if data is not None:
-            options = f"{_RANGES[calibration_method]} {service.config.quantize_options}".strip()
-            job = service.quantize(uploaded, service.upload_data(data), options)
-            uploaded = job.get_target_model()
-            if uploaded is None:
-                raise service.empty(job, "target model")
-        words = ["--target_runtime onnx", "--quantize_io" if quantize_io else "", service.config.compile_options]
-        job = service.compile(uploaded, specs, " ".join(filter(None, words)))
-        target = scratch / "target.onnx"
-        fetched = service.download("the compiled model", lambda: job.download_target_model(str(target)))
-        if fetched is None:
-            raise service.empty(job, "target model")
-        compiled = files.unpacked(Path(fetched), ctx.artifact_dir / f"{onnx_path.stem}.compiled.onnx")
+        wishes = Wishes("onnx", input_shape, calibration_data, quantize_io, _RANGES[calibration_method])
+        fetched = compile_model(
+            ctx, onnx_path, scratch, wishes, lambda: Service(ctx, device, ONNXRuntimeCompiler, CompileError)
+        )
+        compiled = files.unpacked(fetched.path, ctx.artifact_dir / f"{onnx_path.stem}.compiled.onnx")
         graph = models.read_graph(compiled)
-        into = files.renamed(inputs, models.inputs_of(graph))
-        out = files.renamed(outputs, models.outputs_of(graph))
+        into = files.renamed(fetched.inputs, models.inputs_of(graph))
+        out = files.renamed(fetched.outputs, models.outputs_of(graph))
     ctx.client.log_artifact(compiled, name="path")
     ctx.client.log_param("precision", models.precision_of(graph))
     for key, mapping in (("input_name_mapping", into), ("output_name_mapping", out)):
@@ -103,10 +85,7 @@ def _profile_onnxruntime(
         service = Service(ctx, device, ONNXRuntimeProfiler, ProfileError)
         uploaded = service.upload_model(packed)
         entries = None if data is None else service.upload_data(data)
-        job = service.profile(uploaded, entries, service.config.profile_options)
-        raw = service.download("the profile", job.download_profile)
-        if not raw or not raw.get("execution_summary"):
-            raise service.empty(job, "profile")
+        job, raw = service.profile(uploaded, entries)
         models.name_nodes(graph)
         document = report.document_of(
             raw, job, service.device, "onnxruntime", lambda rows: map_layers(rows, graph, graph)
@@ -137,12 +116,7 @@ def _invoke_onnxruntime(
         entries = files.data_entries(named, models.inputs_of(graph))
         answers.log_input_data(ctx, input_data)
         service = Service(ctx, device, ONNXRuntimeInvoker, InvokeError)
-        job = service.infer(
-            service.upload_model(packed), service.upload_data(entries), service.config.inference_options
-        )
-        answer = service.download("the outputs", job.download_output_data)
-        if not answer:
-            raise service.empty(job, "output data")
+        answer = service.infer(service.upload_model(packed), service.upload_data(entries))
         joined = files.joined(answer)
         output = answers.original_names(joined, {} if use_compiled_names else model.output_name_mapping)
     answers.log_output(ctx, output)

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.device import QAIHubConfig
@@ -13,7 +14,6 @@ from embedl_hub.errors import HubError, NoProviderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     import numpy as np
 
@@ -82,50 +82,66 @@ class Service:
         """Upload arrays; a broken transfer is repeated."""
         return self._transfer("the data could not be uploaded", lambda: self._client.upload_dataset(dict(entries)))
 
-    def download(self, what: str, fetch: Callable[[], Any]) -> Any:  # noqa: ANN401 - the vendor's object
-        """Fetch a job's result; a broken transfer is repeated."""
-        return self._transfer(f"{what} could not be downloaded", fetch)
-
-    def compile(self, model: Any, input_specs: object, options: str) -> Any:  # noqa: ANN401 - the vendor's objects
-        """Run a compile job."""
-        return self._job(
+    def compile(self, model: Any, input_specs: object, options: str, target: Path) -> Path:  # noqa: ANN401 - the vendor's object
+        """Run a compile job and return where its model is now, ``target`` or beside it."""
+        job = self._job(
             "compile",
             lambda: self._client.submit_compile_job(
                 model, self.device, input_specs=input_specs, options=options, retry=False
             ),
         )
+        fetched = self._download("the compiled model", lambda: job.download_target_model(str(target)))
+        if fetched is None:
+            raise self._empty(job, "target model")
+        return Path(fetched)
 
     def quantize(self, model: Any, data: Any, options: str) -> Any:  # noqa: ANN401 - the vendor's objects
-        """Run a quantize job: 8-bit weights and activations."""
+        """Run a quantize job and return its model: 8-bit weights and activations."""
         kind = self._vendor.QuantizeDtype.INT8
-        return self._job(
+        job = self._job(
             "quantize",
             lambda: self._client.submit_quantize_job(
                 model, data, weights_dtype=kind, activations_dtype=kind, options=options
             ),
         )
+        quantized = job.get_target_model()
+        if quantized is None:
+            raise self._empty(job, "target model")
+        return quantized
 
-    def profile(self, model: Any, data: Any, options: str) -> Any:  # noqa: ANN401 - the vendor's objects
-        """Run a profile job by whichever call this client has."""
+    def profile(self, model: Any, data: Any) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401 - the vendor's objects
+        """Run a profile job by whichever call this client has; return it and the vendor's profile."""
+        job = self._job("profile", self._profiling(model, data))
+        profile = self._download("the profile", job.download_profile)
+        if not profile or not profile.get("execution_summary"):
+            raise self._empty(job, "profile")
+        return job, profile
+
+    def infer(self, model: Any, data: Any) -> Mapping[str, object]:  # noqa: ANN401 - the vendor's objects
+        """Run an inference job and return the outputs, batches apart."""
         submit = self._client.submit_inference_job
+        options = self.config.inference_options
+        new = {"profile": False} if "profile" in inspect.signature(submit).parameters else {}
+        job = self._job("inference", lambda: submit(model, self.device, data, options=options, retry=False, **new))
+        answer: Mapping[str, object] = self._download("the outputs", job.download_output_data)
+        if not answer:
+            raise self._empty(job, "output data")
+        return answer
+
+    def _profiling(self, model: Any, data: Any) -> Callable[[], Any]:  # noqa: ANN401 - the vendor's objects
+        submit = self._client.submit_inference_job
+        options = self.config.profile_options
         if "profile" in inspect.signature(submit).parameters:
-            return self._job(
-                "profile",
-                lambda: submit(model, self.device, inputs=data, options=options, retry=False, profile=True),
-            )
+            return lambda: submit(model, self.device, inputs=data, options=options, retry=False, profile=True)
         if data is not None:
             raise self._error("This version of qai-hub profiles on random data only; upgrade it or drop input_data.")
-        return self._job(
-            "profile", lambda: self._client.submit_profile_job(model, self.device, options=options, retry=False)
-        )
+        return lambda: self._client.submit_profile_job(model, self.device, options=options, retry=False)
 
-    def infer(self, model: Any, data: Any, options: str) -> Any:  # noqa: ANN401 - the vendor's objects
-        """Run an inference job."""
-        submit = self._client.submit_inference_job
-        new = {"profile": False} if "profile" in inspect.signature(submit).parameters else {}
-        return self._job("inference", lambda: submit(model, self.device, data, options=options, retry=False, **new))
+    def _download(self, what: str, fetch: Callable[[], Any]) -> Any:  # noqa: ANN401 - the vendor's object
+        """Fetch a job's result; a broken transfer is repeated."""
+        return self._transfer(f"{what} could not be downloaded", fetch)
 
-    def empty(self, job: Any, what: str) -> ComponentError:  # noqa: ANN401 - the vendor's object
+    def _empty(self, job: Any, what: str) -> ComponentError:  # noqa: ANN401 - the vendor's object
         """Return the error for a job that succeeded and has nothing to show."""
         return self._error(f"Qualcomm AI Hub: job {job.job_id} succeeded but has no {what}. See {job.url}")
 

@@ -39,35 +39,18 @@ def _compile_tflite(
     """Compile in the cloud; with calibration data a quantize job comes first, by the vendor's own scheme."""
     with needed_packages(*_WHAT):
         from embedl_hub.providers.qai_hub import files  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.providers.qai_hub.compiling import Wishes, compile_model  # noqa: PLC0415
         from embedl_hub.tflite.graph import read_graph  # noqa: PLC0415
-        from embedl_hub.toolchain import model as models  # noqa: PLC0415
     with refusals_as(CompileError), tempfile.TemporaryDirectory(prefix="edgeproof-qai-") as name:
         scratch = Path(name)
         if quantize_io and calibration_data is None:
             raise RefusedError("quantize_io is for INT8, which needs calibration_data; give it, or leave it out.")
-        source = ctx.client.log_artifact(models.gather(onnx_path, scratch), name="input")
-        ctx.client.log_param("$runtime", "tflite")
-        model = models.read_model(source.local())
-        if input_shape is not None:
-            models.fix_input_shape(model, input_shape)
-        inputs, outputs = models.inputs_of(model), models.outputs_of(model)
-        specs = files.input_specs(inputs)
-        data = None if calibration_data is None else files.calibration_entries(calibration_data, inputs, scratch)
-        packed = models.write_model(model, scratch / f"{onnx_path.stem}.onnx")
-        service = Service(ctx, device, TFLiteCompiler, CompileError)
-        uploaded = service.upload_model(packed)
-        if data is not None:
-            job = service.quantize(uploaded, service.upload_data(data), service.config.quantize_options)
-            uploaded = job.get_target_model()
-            if uploaded is None:
-                raise service.empty(job, "target model")
-        words = ["--target_runtime tflite", "--quantize_io" if quantize_io else "", service.config.compile_options]
-        job = service.compile(uploaded, specs, " ".join(filter(None, words)))
-        target = scratch / "target.tflite"
-        fetched = service.download("the compiled model", lambda: job.download_target_model(str(target)))
-        if fetched is None:
-            raise service.empty(job, "target model")
-        compiled = files.unpacked(Path(fetched), ctx.artifact_dir / f"{onnx_path.stem}.tflite")
+        wishes = Wishes("tflite", input_shape, calibration_data, quantize_io)
+        fetched = compile_model(
+            ctx, onnx_path, scratch, wishes, lambda: Service(ctx, device, TFLiteCompiler, CompileError)
+        )
+        inputs, outputs = fetched.inputs, fetched.outputs
+        compiled = files.unpacked(fetched.path, ctx.artifact_dir / f"{onnx_path.stem}.tflite")
         graph = read_graph(compiled)
         tensors = {"inputs": _tensors(inputs, graph.inputs, graph), "outputs": _tensors(outputs, graph.outputs, graph)}
     ctx.client.log_artifact(compiled, name="path")
@@ -92,10 +75,7 @@ def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str 
         log_model(ctx, model)
         service = Service(ctx, device, TFLiteProfiler, ProfileError)
         uploaded = service.upload_model(model.path.to_local(ctx).local())
-        job = service.profile(uploaded, None, service.config.profile_options)
-        raw = service.download("the profile", job.download_profile)
-        if not raw or not raw.get("execution_summary"):
-            raise service.empty(job, "profile")
+        job, raw = service.profile(uploaded, None)
         sources = model.source_of_tensors
         document = report.document_of(
             raw, job, service.device, "tflite", lambda rows: [_source(row, sources) for row in rows]
@@ -126,10 +106,7 @@ def _invoke_tflite(
         answers.log_input_data(ctx, input_data)
         service = Service(ctx, device, TFLiteInvoker, InvokeError)
         uploaded = service.upload_model(model.path.to_local(ctx).local())
-        job = service.infer(uploaded, service.upload_data(entries), service.config.inference_options)
-        answer = service.download("the outputs", job.download_output_data)
-        if not answer:
-            raise service.empty(job, "output data")
+        answer = service.infer(uploaded, service.upload_data(entries))
         output = to_original(model, files.joined(answer), use_compiled_names=use_compiled_names)
     answers.log_output(ctx, output)
     return TFLiteInvocationResult.from_current_run(ctx, output=output)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 
-import embedl_hub.providers.trtexec.tensorrt  # noqa: F401 - registers its providers
-from embedl_hub.core.component import CheckResult
+from embedl_hub.core.component import CheckResult, ProviderType
+from embedl_hub.tensorrt import provider
 
 __all__ = ["doctor"]
+
+provider.register(ProviderType.TRTEXEC)
 
 
 def doctor() -> list[CheckResult]:

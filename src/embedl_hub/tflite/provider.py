@@ -1,13 +1,12 @@
-"""TFLite on this machine, in processes of their own."""
+"""The provider functions of TFLite: the same on this machine and on a board."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.compile import TFLiteCompiler
-from embedl_hub.core.component import ProviderType
-from embedl_hub.core.invoke import TFLiteInvoker
-from embedl_hub.core.profile import TFLitePairedProfiler, TFLiteProfiler
+from embedl_hub.core.invoke import InvokeError, TFLiteInvoker
+from embedl_hub.core.profile import ProfileError, TFLitePairedProfiler, TFLiteProfiler
 from embedl_hub.toolchain.refusal import needed_packages
 
 if TYPE_CHECKING:
@@ -25,7 +24,14 @@ _TOOLS = ("edgeproof-device", "ai-edge-litert", "onnx", "numpy")
 _WHAT = ("TFLite models", "tflite")
 
 
-@TFLiteCompiler.provider(ProviderType.LOCAL, tools=_TOOLS)
+def register(provider_type: str) -> None:
+    """Register all of them for a provider type."""
+    TFLiteCompiler.provider(provider_type, tools=_TOOLS)(_compile_tflite)
+    TFLiteProfiler.provider(provider_type, tools=_TOOLS)(_profile_tflite)
+    TFLitePairedProfiler.provider(provider_type, tools=_TOOLS)(_pair_tflite)
+    TFLiteInvoker.provider(provider_type, tools=_TOOLS)(_invoke_tflite)
+
+
 def _compile_tflite(
     ctx: HubContext,
     onnx_path: Path,
@@ -41,29 +47,35 @@ def _compile_tflite(
     return compile_model(ctx, onnx_path, Wishes(input_shape, calibration_data, quantize_io))
 
 
-@TFLiteProfiler.provider(ProviderType.LOCAL, tools=_TOOLS)
 def _profile_tflite(ctx: HubContext, model: TFLiteCompiledModel, *, device: str | None = None) -> TFLiteProfilingResult:
-    """Measure here; a process of its own does it."""
+    """Measure; the device program does it, or the board's benchmark."""
     with needed_packages(*_WHAT):
-        from embedl_hub.tflite.places import this_machine  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tflite.benchmarking import profile_with_benchmark  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.tflite.place import has_benchmark, place_of  # noqa: PLC0415
         from embedl_hub.tflite.profiling import profile_model  # noqa: PLC0415
-    with this_machine(ctx, device, TFLiteProfiler) as place:
+    with place_of(ctx, device, TFLiteProfiler) as place:
+        if has_benchmark(place):
+            return profile_with_benchmark(ctx, place, model)
         return profile_model(ctx, place, model)
 
 
-@TFLitePairedProfiler.provider(ProviderType.LOCAL, tools=_TOOLS)
 def _pair_tflite(
     ctx: HubContext, models: Sequence[TFLiteCompiledModel], *, device: str | None = None, samples: int = 200
 ) -> PairedResult:
-    """Measure here, in turns in one process."""
+    """Measure in turns in one process."""
     with needed_packages(*_WHAT):
         from embedl_hub.tflite.pairing import pair_models  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.tflite.places import this_machine  # noqa: PLC0415
-    with this_machine(ctx, device, TFLitePairedProfiler) as place:
+        from embedl_hub.tflite.place import has_benchmark, place_of  # noqa: PLC0415
+    with place_of(ctx, device, TFLitePairedProfiler) as place:
+        if has_benchmark(place):
+            raise ProfileError(
+                f"{place.title.capitalize()} is configured with benchmark_model, which measures one model in a process "
+                "and cannot take turns. Use a device with ai-edge-litert, or hold profiles against each other with "
+                "embedl-hub gate."
+            )
         return pair_models(ctx, place, models, samples=samples)
 
 
-@TFLiteInvoker.provider(ProviderType.LOCAL, tools=_TOOLS)
 def _invoke_tflite(
     ctx: HubContext,
     model: TFLiteCompiledModel,
@@ -72,9 +84,14 @@ def _invoke_tflite(
     device: str | None = None,
     use_compiled_names: bool = False,
 ) -> TFLiteInvocationResult:
-    """Run here; a process of its own does it."""
+    """Run in a process of its own."""
     with needed_packages(*_WHAT):
         from embedl_hub.tflite.invoking import invoke_model  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.tflite.places import this_machine  # noqa: PLC0415
-    with this_machine(ctx, device, TFLiteInvoker) as place:
+        from embedl_hub.tflite.place import has_benchmark, place_of  # noqa: PLC0415
+    with place_of(ctx, device, TFLiteInvoker) as place:
+        if has_benchmark(place):
+            raise InvokeError(
+                f"{place.title.capitalize()} is configured with benchmark_model, which measures and does not give "
+                "outputs back. Invoke on a device with ai-edge-litert, or on this machine."
+            )
         return invoke_model(ctx, place, model, input_data, use_compiled_names=use_compiled_names)

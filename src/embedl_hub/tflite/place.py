@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from embedl_hub.core.device import EmbedlLiteRTConfig, LiteRTConfig
-from embedl_hub.toolchain.place import Here, OnBoard, local_config, scratch_folder
+from embedl_hub.toolchain import place as toolchain
 from embedl_hub.toolchain.runtime import Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import contextlib
 
     from embedl_hub.core.context import HubContext
     from embedl_hub.toolchain.place import Place
@@ -28,21 +27,18 @@ RUNTIME = Runtime(
 )
 
 
-@contextlib.contextmanager
-def this_machine(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place[LiteRTConfig]]:
-    """Yield this machine as a place; a device gives settings only."""
-    config = local_config(ctx, device, LiteRTConfig, component)
-    with scratch_folder() as scratch:
-        yield Here(ctx, RUNTIME, config or LiteRTConfig(), scratch)
+def place_of(
+    ctx: HubContext, device: str | None, component: type[object]
+) -> contextlib.AbstractContextManager[Place[LiteRTConfig]]:
+    """Return the place of a step, entered with ``with``."""
+    return toolchain.place_of(ctx, device, component, RUNTIME, (LiteRTConfig, EmbedlLiteRTConfig))
 
 
-@contextlib.contextmanager
-def on_board(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place[EmbedlLiteRTConfig]]:
-    """Yield a board as a place."""
-    found = ctx.find_device(device or "")
-    config = found.get_provider_config(EmbedlLiteRTConfig, component) or EmbedlLiteRTConfig()
-    with scratch_folder() as scratch:
-        yield OnBoard(ctx, found, RUNTIME, config, scratch)
+def has_benchmark(place: Place[LiteRTConfig]) -> TypeGuard[Place[EmbedlLiteRTConfig]]:
+    """Tell whether a place is a board that measures with Google's ``benchmark_model``."""
+    config = place.config
+    on_board = isinstance(place, toolchain.OnBoard)
+    return on_board and isinstance(config, EmbedlLiteRTConfig) and config.benchmark_model_path is not None
 
 
 def settings(config: LiteRTConfig) -> list[str]:

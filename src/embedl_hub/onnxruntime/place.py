@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.device import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
-from embedl_hub.toolchain.place import Here, OnBoard, local_config, scratch_folder
+from embedl_hub.toolchain import place as toolchain
 from embedl_hub.toolchain.runtime import Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import contextlib
 
     from embedl_hub.core.context import HubContext
     from embedl_hub.toolchain.place import Place
@@ -28,21 +27,11 @@ RUNTIME = Runtime(
 )
 
 
-@contextlib.contextmanager
-def this_machine(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place[ONNXRuntimeConfig]]:
-    """Yield this machine as a place; a device gives settings only."""
-    config = local_config(ctx, device, ONNXRuntimeConfig, component)
-    with scratch_folder() as scratch:
-        yield Here(ctx, RUNTIME, config or ONNXRuntimeConfig(), scratch)
-
-
-@contextlib.contextmanager
-def on_board(ctx: HubContext, device: str | None, component: type[object]) -> Iterator[Place[ONNXRuntimeConfig]]:
-    """Yield a board as a place."""
-    found = ctx.find_device(device or "")
-    config = found.get_provider_config(EmbedlONNXRuntimeConfig, component) or EmbedlONNXRuntimeConfig()
-    with scratch_folder() as scratch:
-        yield OnBoard(ctx, found, RUNTIME, config, scratch)
+def place_of(
+    ctx: HubContext, device: str | None, component: type[object]
+) -> contextlib.AbstractContextManager[Place[ONNXRuntimeConfig]]:
+    """Return the place of a step, entered with ``with``."""
+    return toolchain.place_of(ctx, device, component, RUNTIME, (ONNXRuntimeConfig, EmbedlONNXRuntimeConfig))
 
 
 def settings(config: ONNXRuntimeConfig) -> list[str]:

@@ -1,11 +1,10 @@
-"""ONNX Runtime on this machine, in a process of its own."""
+"""The provider functions of ONNX Runtime: the same on this machine and on a board."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.compile import ONNXRuntimeCompiler
-from embedl_hub.core.component import ProviderType
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimePairedProfiler, ONNXRuntimeProfiler
 from embedl_hub.toolchain.refusal import needed_packages
@@ -22,9 +21,17 @@ if TYPE_CHECKING:
     from embedl_hub.core.profile import ONNXRuntimeProfilingResult, PairedResult
 
 _TOOLS = ("edgeproof-device", "onnx", "onnxruntime", "numpy")
+_WHAT = ("ONNX Runtime models", "onnxruntime")
 
 
-@ONNXRuntimeCompiler.provider(ProviderType.LOCAL, tools=_TOOLS)
+def register(provider_type: str) -> None:
+    """Register all of them for a provider type."""
+    ONNXRuntimeCompiler.provider(provider_type, tools=_TOOLS)(_compile_onnxruntime)
+    ONNXRuntimeProfiler.provider(provider_type, tools=_TOOLS)(_profile_onnxruntime)
+    ONNXRuntimePairedProfiler.provider(provider_type, tools=_TOOLS)(_pair_onnxruntime)
+    ONNXRuntimeInvoker.provider(provider_type, tools=_TOOLS)(_invoke_onnxruntime)
+
+
 def _compile_onnxruntime(
     ctx: HubContext,
     onnx_path: Path,
@@ -36,16 +43,15 @@ def _compile_onnxruntime(
     per_channel: bool = False,
     quantize_io: bool = False,
 ) -> ONNXRuntimeCompiledModel:
-    """Quantise and optimise here."""
-    with needed_packages("ONNX Runtime models", "onnxruntime"):
+    """Quantise here, optimise where the model is to run."""
+    with needed_packages(*_WHAT):
         from embedl_hub.onnxruntime.compiling import Wishes, compile_model  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.places import this_machine  # noqa: PLC0415
+        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415
     wishes = Wishes(input_shape, calibration_data, calibration_method, per_channel, quantize_io)
-    with this_machine(ctx, device, ONNXRuntimeCompiler) as place:
+    with place_of(ctx, device, ONNXRuntimeCompiler) as place:
         return compile_model(ctx, place, onnx_path, wishes)
 
 
-@ONNXRuntimeProfiler.provider(ProviderType.LOCAL, tools=_TOOLS)
 def _profile_onnxruntime(
     ctx: HubContext,
     model: ONNXRuntimeCompiledModel,
@@ -54,15 +60,14 @@ def _profile_onnxruntime(
     require_provider: str | None = None,
     input_data: Mapping[str, np.ndarray] | None = None,
 ) -> ONNXRuntimeProfilingResult:
-    """Measure here; a process of its own does it."""
-    with needed_packages("ONNX Runtime models", "onnxruntime"):
-        from embedl_hub.onnxruntime.places import this_machine  # noqa: PLC0415 - vendor packages on use
+    """Measure in a process of its own."""
+    with needed_packages(*_WHAT):
+        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415 - vendor packages on use
         from embedl_hub.onnxruntime.profiling import profile_model  # noqa: PLC0415
-    with this_machine(ctx, device, ONNXRuntimeProfiler) as place:
+    with place_of(ctx, device, ONNXRuntimeProfiler) as place:
         return profile_model(ctx, place, model, require_provider=require_provider, input_data=input_data)
 
 
-@ONNXRuntimePairedProfiler.provider(ProviderType.LOCAL, tools=_TOOLS)
 def _pair_onnxruntime(
     ctx: HubContext,
     models: Sequence[ONNXRuntimeCompiledModel],
@@ -72,17 +77,16 @@ def _pair_onnxruntime(
     require_provider: str | None = None,
     input_data: Mapping[str, np.ndarray] | None = None,
 ) -> PairedResult:
-    """Measure here, in turns in one process."""
-    with needed_packages("ONNX Runtime models", "onnxruntime"):
+    """Measure in turns in one process."""
+    with needed_packages(*_WHAT):
         from embedl_hub.onnxruntime.pairing import pair_models  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.places import this_machine  # noqa: PLC0415
-    with this_machine(ctx, device, ONNXRuntimePairedProfiler) as place:
+        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415
+    with place_of(ctx, device, ONNXRuntimePairedProfiler) as place:
         return pair_models(
             ctx, place, models, samples=samples, require_provider=require_provider, input_data=input_data
         )
 
 
-@ONNXRuntimeInvoker.provider(ProviderType.LOCAL, tools=_TOOLS)
 def _invoke_onnxruntime(
     ctx: HubContext,
     model: ONNXRuntimeCompiledModel,
@@ -91,9 +95,9 @@ def _invoke_onnxruntime(
     device: str | None = None,
     use_compiled_names: bool = False,
 ) -> ONNXRuntimeInvocationResult:
-    """Run here; a crash of the runtime is an error, not the end of this process."""
-    with needed_packages("ONNX Runtime models", "onnxruntime"):
+    """Run in a process of its own: a crash of the runtime is an error, not the end of this process."""
+    with needed_packages(*_WHAT):
         from embedl_hub.onnxruntime.invoking import invoke_model  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.places import this_machine  # noqa: PLC0415
-    with this_machine(ctx, device, ONNXRuntimeInvoker) as place:
+        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415
+    with place_of(ctx, device, ONNXRuntimeInvoker) as place:
         return invoke_model(ctx, place, model, input_data, use_compiled_names=use_compiled_names)
