@@ -1,6 +1,6 @@
 """Sweeps: many models, many options, many boards, on threads of this machine or another engine."""
 
-from embedl_hub.fleet._boards import Health
+from embedl_hub.fleet._boards import BoardHealth
 from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
 from embedl_hub.fleet._engines import find_engine
 from embedl_hub.fleet._evaluate import Score, score
@@ -45,12 +45,12 @@ __all__ = [
     "MATRIX_PARAMS",
     "PLAN_ARTIFACT",
     "SWEEP",
+    "BoardHealth",
     "Cell",
     "CellResult",
     "CellState",
     "DeviceWish",
     "Engine",
-    "Health",
     "Host",
     "Job",
     "Listener",

@@ -18,7 +18,7 @@ _MOST_FAULTS = 3
 _CHECK_WAIT_S = 120.0
 
 
-class Health(Protocol):
+class BoardHealth(Protocol):
     """Whoever knows which boards are well."""
 
     def report_failure(self, name: str) -> object:
@@ -29,6 +29,10 @@ class Health(Protocol):
         """Tell whether a board may get work."""
         ...
 
+    def why_out(self, name: str) -> str:
+        """Return what is wrong with a board that may not."""
+        ...
+
     def settled(self, name: str, timeout_s: float | None = None) -> object:
         """Wait until what was reported of a board has been looked into."""
         ...
@@ -37,7 +41,7 @@ class Health(Protocol):
 class Boards:
     """Which boards may get work."""
 
-    def __init__(self, targets: tuple[Target, ...], health: Health | None, listener: Listener) -> None:
+    def __init__(self, targets: tuple[Target, ...], health: BoardHealth | None, listener: Listener) -> None:
         self._names = frozenset(name for target in targets for name in target.devices)
         self._health = health
         self._listener = listener
@@ -93,5 +97,5 @@ class Boards:
 
     def _why(self, name: str) -> str:
         if self._health is not None:
-            return "did not pass its health check"
+            return f"did not pass its health check ({self._health.why_out(name).rstrip('.')})"
         return f"failed {self._faults[name]} times in a row"

@@ -162,11 +162,6 @@ class _Reader:
                 self._problems.append(f"{where}: {key} is {table[key]!r:.60}, which is no {_word(kind)}")
 
 
-def _is_a(value: object, kind: Any) -> bool:  # noqa: ANN401 - a type or several
-    # True is a number in Python, and in nobody's file.
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
 def _word(kind: Any) -> str:  # noqa: ANN401 - a type or several
     words = {str: "text", list: "list", bool: "true or false", int: "whole number", Mapping: "table"}
     return words.get(kind, "number")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.core import HubContext
     from embedl_hub.core.device import Pool
-    from embedl_hub.fleet._boards import Health
+    from embedl_hub.fleet._boards import BoardHealth
     from embedl_hub.fleet._engine import Engine, Workers
     from embedl_hub.fleet._model import Cell, Target
     from embedl_hub.fleet._results import Ranking
@@ -72,7 +72,7 @@ def run_sweep(
     resume: str | None = None,
     retry_failed: bool = False,
     listener: Listener | None = None,
-    health: Health | None = None,
+    health: BoardHealth | None = None,
     board_wait_s: float = _BOARD_WAIT_S,
 ) -> SweepResult:
     """Carry out a sweep and return how each of its cells ended.
@@ -188,7 +188,7 @@ class _Driver:
         sweep_id: str,
         done: dict[str, Outcome],
         listener: Listener,
-        health: Health | None,
+        health: BoardHealth | None,
         board_wait_s: float,
     ) -> None:
         self._ctx = ctx

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from embedl_hub.core.component import installed_providers
+from embedl_hub.core.component import ProviderType, installed_providers
 from embedl_hub.core.device import BOARD_LABEL, Board, device_kind_names, find_device_kind, remember_spec
 from embedl_hub.errors import CommandError, ConfigError, HubError
 from embedl_hub.health._facts import Facts, ask_facts
@@ -185,6 +185,9 @@ def _provider(device: Device) -> HealthCheck:
     if check is None:
         return HealthCheck("provider", "ok", f"{device.provider_type} has no check of its own")
     problems = [result for result in check() if not result.is_ok]
+    if problems and device.provider_type == ProviderType.LOCAL:
+        # This machine serves several toolchains; one that is not set up is no reason to take it from the others.
+        return HealthCheck("provider", "ok", f"not set up: {', '.join(result.title for result in problems)}")
     if problems:
         says = "; ".join(f"{result.title}: {result.says}." for result in problems)
         return HealthCheck("provider", "failed", says, " ".join(result.advice for result in problems))

@@ -125,6 +125,10 @@ class HealthWatch:
         """Tell whether a device may be used: everything but one whose latest check failed."""
         return self.health(name).state != "out"
 
+    def why_out(self, name: str) -> str:
+        """Return what the latest check of a device that is out found."""
+        return self.health(name).reason
+
     def report_failure(self, name: str) -> None:
         """Have a device checked now, because something failed there; call it when its claim has ended.
 

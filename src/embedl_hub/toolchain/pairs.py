@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.device import AnyPath, MeasuringConfig
     from embedl_hub.toolchain.place import Place
 
+_LOG = logging.getLogger("embedl_hub")
 # The two clocks are read one after the other; what is left of a time is never quite nothing.
 _LEAST_SHARE = 0.001
 
@@ -50,6 +52,7 @@ def measure_in_turns(
     arguments = [word for file in files for word in ("--model", file)]
     document = call(place, "pair", [*arguments, *words, *_plan(place.config, samples, len(files))])
     check_format(document, place)
+    _tell_shapes(ctx, document["models"])
     times = [_own_times(row) for row in document["models"]]
     loaded_at = document["loaded_at"]
     ratios = [Ratio(1.0), *(paired_ratio(each, times[0], loaded_at) for each in times[1:])]
@@ -62,6 +65,15 @@ def measure_in_turns(
     ]
     _log(ctx, document, ratios)
     return PairedResult.from_current_run(ctx)
+
+
+def _tell_shapes(ctx: HubContext, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Record what each model read, and say so where it is not as much: a batch of eight takes longer than one."""
+    shapes = [[tensor["shape"] for tensor in row["data"]["inputs"].values()] for row in rows]
+    ctx.client.log_param("input_shapes", shapes)
+    if any(each != shapes[0] for each in shapes):
+        words = "; ".join(f"model {number} {json.dumps(each)}" for number, each in enumerate(shapes, 1))
+        _LOG.warning("The models read inputs of different shapes, and a ratio of them is of that too: %s.", words)
 
 
 def _plan(config: MeasuringConfig, samples: int, models: int) -> list[str]:

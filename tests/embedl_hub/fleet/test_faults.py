@@ -256,6 +256,8 @@ def test_a_board_that_is_plugged_in_again_goes_on(
     ):
         result = run_sweep(ctx, sweep, listener=heard, health=health, board_wait_s=60)
     assert result.count(CellState.DONE) == 3, [each.reason for each in result.cells]
-    assert "Device 'b' gets no more work: did not pass its health check." in heard.words
+    assert any(
+        said.startswith("Device 'b' gets no more work: did not pass its health check (reach") for said in heard.words
+    )
     assert "Device 'b' is back." in heard.words
     assert_each_ended_once(result, heard)

@@ -246,6 +246,10 @@ class Nurse:
         """Tell."""
         return name not in self.out
 
+    def why_out(self, name: str) -> str:
+        """Say so."""
+        return f"{name} is ill."
+
     def settled(self, name: str, timeout_s: float | None = None) -> None:
         """The answer is there at once."""
 
@@ -261,7 +265,10 @@ def test_a_board_that_is_not_well_gets_no_work_until_it_is(tmp_path: Path) -> No
         timer.join()
     assert result.count(CellState.DONE) == 4
     assert [each.cell.target for each in heard.cells] == ["y", "y", "x", "x"]
-    assert heard.words == ["Device 'x' gets no more work: did not pass its health check.", "Device 'x' is back."]
+    assert heard.words == [
+        "Device 'x' gets no more work: did not pass its health check (x is ill).",
+        "Device 'x' is back.",
+    ]
 
 
 def test_cells_of_a_board_that_stays_out_are_skipped(tmp_path: Path) -> None:
@@ -274,7 +281,9 @@ def test_cells_of_a_board_that_stays_out_are_skipped(tmp_path: Path) -> None:
     assert [(each.cell.target, each.state) for each in result.cells] == [
         ("x", CellState.SKIPPED), ("y", CellState.DONE), ("x", CellState.SKIPPED), ("y", CellState.DONE),
     ]  # fmt: skip
-    assert result.cells[0].reason == "No device of target 'x' may be used: 'x' did not pass its health check."
+    assert (
+        result.cells[0].reason == "No device of target 'x' may be used: 'x' did not pass its health check (x is ill)."
+    )
     assert_each_ended_once(result, heard)
 
 

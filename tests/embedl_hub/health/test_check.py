@@ -16,6 +16,7 @@ from support.sshd import SSHServer
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import Device, EmbedlONNXRuntimeConfig, SSHCommandRunner, recall_spec
 from embedl_hub.health import Health, HealthCheck, HealthLimits, HealthReport, check_device, device_health
+from embedl_hub.tflite.environment import CACHE_VARIABLE
 from embedl_hub.tracking import RunStatus, Store
 
 # Other tests fill this machine's disk and heat it as they like.
@@ -233,3 +234,13 @@ def test_a_cloud_is_asked_through_its_provider(
     phone = check_device(ctx, "phone", LIMITS)
     assert verdicts(phone) == {"provider": "failed"}
     assert "qai-hub configure" in phone.health.reason
+
+
+def test_this_machine_is_not_out_for_a_toolchain_that_is_not_set_up(
+    open_context: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The others still work; what is missing is said."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    report = check_device(open_context(Device("here")), "here", LIMITS)
+    assert [(check.verdict, check.says) for check in report.checks] == [("ok", "not set up: tflite converter")]
+    assert report.health.state == "ok"

@@ -33,7 +33,9 @@ def test_the_providers_conform(device: Device, model: Path) -> None:
         )  # fmt: skip
 
 
-def test_a_slower_model_is_shown_to_be_slower(device: Device, model: Path, large: Path) -> None:
+def test_a_slower_model_is_shown_to_be_slower(
+    device: Device, model: Path, large: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Ratio, interval, ranking and words, here and on a board; all of it can be built again from the store."""
     with temporary_context([device]) as ctx:
         small, big = (ONNXRuntimeCompiler().run(ctx, path) for path in (model, large))
@@ -44,6 +46,7 @@ def test_a_slower_model_is_shown_to_be_slower(device: Device, model: Path, large
         assert two.low is not None
         assert two.low > 1
         assert three.value == pytest.approx(1, abs=0.5)
+        assert "inputs of different shapes" in caplog.text
         assert [each.number for each in result.ranking][2] == 1
         assert result.ranking[1].is_told_apart
         assert result.rounds == 40
