@@ -14,6 +14,7 @@ from pathlib import Path
 from support.processes import wait_until
 
 _START_LIMIT_S = 90.0
+_STARTS = 4
 TESTS = Path(__file__).parent.parent
 
 
@@ -37,21 +38,33 @@ class RayNode:
         # Short: the path of a socket is at most 107 characters.
         self._temporary = tempfile.mkdtemp(prefix="ray")
         argv = [sys.executable, "-m", "embedl_hub", "fleet", "node", *role, f"--ip={ip}", f"--cpus={cpus}"]
+        self._argv = [*argv, f"--home={home}", f"--temp-dir={self._temporary}"]
+        self._environment = {**os.environ, "PYTHONPATH": str(TESTS), **(environment or {})}
         self._log = home / "node.log"
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*argv, f"--home={home}", f"--temp-dir={self._temporary}"],
+            return subprocess.Popen(
+                self._argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(TESTS), **(environment or {})},
+                env=self._environment,
                 start_new_session=True,
             )
 
     def wait(self) -> None:
-        """Wait until it serves."""
-        wait_until(lambda: "Ray runtime started" in self._said() or self._process.poll() is not None, _START_LIMIT_S)
-        assert self._process.poll() is None, f"the node did not start:\n{self._said()[-3000:]}"
+        """Wait until it serves. Ray gives up after 30 s, which a busy machine may take: then it is tried again."""
+        for _ in range(_STARTS):
+            wait_until(lambda: "Ray runtime started" in self._said() or self._has_ended(), _START_LIMIT_S)
+            if not self._has_ended() or "timed out during startup" not in self._said():
+                break
+            self._process = self._start()
+        assert not self._has_ended(), f"the node did not start:\n{self._said()[-3000:]}"
+
+    def _has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def stop(self) -> None:
         """End it in good order, with everything it started."""

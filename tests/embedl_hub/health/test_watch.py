@@ -29,6 +29,7 @@ class Stuck(LocalCommandRunner):
     """A runner of somebody who forgot about time limits; it answers when it is let go."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.let_go = threading.Event()
 
     def run(self, *arguments: Any, **options: Any) -> CommandResult:

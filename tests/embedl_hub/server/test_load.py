@@ -22,7 +22,7 @@ def test_nothing_is_lost_under_load_on_both_databases(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "out.json").read_text())["results"]
+    results = json.loads((tmp_path / "out.json").read_text())["data"]["results"]
     assert [result["database"] for result in results] == ["SQLite", "PostgreSQL"]
     for result in results:
         assert result["records"] > 64
