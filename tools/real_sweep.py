@@ -1,10 +1,10 @@
 """A real sweep: four trained networks, float and INT8, on this machine, an SSH board and an emulated aarch64 one.
 
-    .venv/bin/python tools/real_sweep.py FOLDER [--aarch64-root FOLDER] [--pictures]
+    .venv/bin/python tools/real_sweep.py FOLDER [--aarch64-root FOLDER] [--picture]
 
 Needs root and Debian: it starts an sshd on loopback and an aarch64 userland under QEMU (see aarch64_board.py), whose
 times are the emulator's and mean nothing. FOLDER gets the networks, labelled data, plan.toml, a home with every run,
-and matrix.html. With --pictures the page's pictures in docs/images are made anew.
+and matrix.html. With --picture docs/images/matrix.png is made anew.
 """
 
 from __future__ import annotations
@@ -200,11 +200,10 @@ def one_lease(root: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", theirs], check=True, timeout=30)
 
 
-def take_pictures(home: Path, sweep: str) -> None:
-    """Keep pictures of the matrix page in light and dark."""
+def take_picture(home: Path, sweep: str) -> None:
+    """Keep a picture of the matrix page."""
     with Store(home) as store, served(store) as site, browsing() as browser:
         photograph(browser.new_page(color_scheme="light"), f"{site}/sweeps/{sweep}", "matrix", 1180)
-        photograph(browser.new_page(color_scheme="dark"), f"{site}/sweeps/{sweep}", "matrix-dark", 1180)
 
 
 def main() -> None:
@@ -212,7 +211,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--aarch64-root", type=Path, help="where the emulated userland is or shall be kept")
-    parser.add_argument("--pictures", action="store_true", help="make docs/images/matrix.png anew")
+    parser.add_argument("--picture", action="store_true", help="make docs/images/matrix.png anew")
     arguments = parser.parse_args()
     folder, home = arguments.folder.resolve(), arguments.folder.resolve() / "home"
     folder.mkdir(parents=True, exist_ok=True)
@@ -235,8 +234,8 @@ def main() -> None:
     with Store(home) as store:
         sweep = find_sweep(store, "fleet", "four networks on three devices")
         print(export_run(store, sweep, folder / "matrix.html"))
-    if arguments.pictures:
-        take_pictures(home, sweep)
+    if arguments.picture:
+        take_picture(home, sweep)
 
 
 if __name__ == "__main__":
