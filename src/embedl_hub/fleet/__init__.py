@@ -7,7 +7,6 @@ from embedl_hub.fleet._evaluate import Score, score
 from embedl_hub.fleet._expand import expand
 from embedl_hub.fleet._matrix import (
     HIGHER_IS_BETTER,
-    MATRIX_PARAMS,
     Matrix,
     MatrixCell,
     Point,
@@ -37,12 +36,12 @@ from embedl_hub.fleet._spread import evaluate_spread
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
 from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._threads import Threads
-from embedl_hub.fleet._work import carry_out
+from embedl_hub.fleet._work import OUTCOME_PARAMS, carry_out
 
 __all__ = [
     "HERE",
     "HIGHER_IS_BETTER",
-    "MATRIX_PARAMS",
+    "OUTCOME_PARAMS",
     "PLAN_ARTIFACT",
     "SWEEP",
     "BoardHealth",

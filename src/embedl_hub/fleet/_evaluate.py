@@ -93,7 +93,7 @@ def evaluate(
         reference: The run whose answers these are compared with.
     """
     output = answers.artifacts["output_file"].to_local(ctx)
-    arrays = _read_arrays(output.local())
+    arrays = read_answers(output.local())
     numbers: dict[str, float] = {}
     with ctx.client.start_run(RunType.EVAL, f"evaluate {step.model}"[:100]) as run:
         run.log_batch(tags={"sweep": sweep, EVALUATES: step.key, "model": step.model, "compared_run": answers.id})
@@ -104,7 +104,7 @@ def evaluate(
         if reference is not None:
             right = reference.artifacts["output_file"].to_local(ctx)
             run.log_artifact(right, name="reference", ctx=ctx)
-            comparison = compare_outputs(arrays, _read_arrays(right.local()))
+            comparison = compare_outputs(arrays, read_answers(right.local()))
             numbers |= {"cosine": comparison.cosine, "max_abs_error": comparison.max_abs_error}
             if comparison.top1_agreement is not None:
                 numbers["top1_agreement"] = comparison.top1_agreement
@@ -112,7 +112,8 @@ def evaluate(
     return numbers
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_answers(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file that an invoke step wrote, by name."""
     import numpy as np  # noqa: PLC0415 - importing the face must not cost numpy
 
     with np.load(path, allow_pickle=False) as arrays:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from embedl_hub.core.component import CLAIMED
 from embedl_hub.fleet._evaluate import EVALUATES
 from embedl_hub.fleet._model import StepKind
+from embedl_hub.fleet._work import claimed_ms
 from embedl_hub.tracking import RunStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from embedl_hub.fleet._model import Cell, Plan
     from embedl_hub.tracking import Run
@@ -144,10 +143,6 @@ class Matrix:
         return tuple(found)
 
 
-MATRIX_PARAMS = ("verdict", "from_cache", CLAIMED)
-"""The parameters that the matrix is made from."""
-
-
 def matrix_of(plan: Plan, runs: Iterable[Run]) -> Matrix:
     """Put the runs of a sweep where they belong.
 
@@ -220,13 +215,10 @@ def _main(runs: Sequence[Run]) -> Run | None:
 def _slots(runs: Sequence[Run]) -> Mapping[str, tuple[Slot, ...]]:
     found: defaultdict[str, list[Slot]] = defaultdict(list)
     for run in runs:
-        claimed = _param(run, CLAIMED)
-        if run.device is None or not isinstance(claimed, Mapping):
-            continue
-        begin, end = claimed.get("from_ms"), claimed.get("until_ms")
-        if isinstance(begin, int | float) and isinstance(end, int | float):
+        held = claimed_ms(run)
+        if run.device is not None and held is not None:
             name = " ".join(filter(None, (run.type.lower(), run.tags.get("model"))))
-            found[run.device].append(Slot(run.id, name, int(begin), int(end), run.status))
+            found[run.device].append(Slot(run.id, name, *held, run.status))
     return {device: tuple(sorted(slots, key=lambda slot: slot.from_ms)) for device, slots in sorted(found.items())}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.errors import ConfigError, InvokeError, WorkerLostError, known
 from embedl_hub.fleet._engine import Job, Outcome
-from embedl_hub.fleet._evaluate import Score, read_labels, score
+from embedl_hub.fleet._evaluate import Score, read_answers, read_labels, score
 from embedl_hub.fleet._model import Step, StepKind, Target
 from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._threads import Threads
@@ -68,7 +68,8 @@ def evaluate_spread(  # noqa: PLR0913 - what is asked, of whom, and by whom
         jobs = {part.name: _job(run, model, part, toolchain, target, values or {}) for part in parts}
         with (engine or Threads()).open(ctx, (target,)) as workers:
             answers = _answer(workers, jobs, retries)
-        scores = (score(_outputs(ctx, store.run(answers[part.name])), part.labels) for part in parts)
+        written = {part.name: store.run(answers[part.name]).artifacts["output_file"].to_local(ctx) for part in parts}
+        scores = (score(read_answers(written[part.name].local()), part.labels) for part in parts)
         total = sum(scores, Score())
         metrics = [("accuracy", total.accuracy, None), ("right", float(total.right), None)]
         run.log_batch(metrics=[*metrics, ("evaluated", float(total.count), None)])
@@ -160,10 +161,3 @@ def _heard(future: Future[Outcome], job: Job, tries: _Tries, answers: dict[str, 
         raise InvokeError(f"Part {job.step.key} could not be answered: {outcome.error}")
     avoid = frozenset() if outcome.device is None else frozenset({outcome.device})
     return tries.again(job, str(outcome.error), avoid)
-
-
-def _outputs(ctx: HubContext, run: Run) -> dict[str, np.ndarray]:
-    import numpy as np  # noqa: PLC0415 - importing the face must not cost numpy
-
-    with np.load(run.artifacts["output_file"].to_local(ctx).local(), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}

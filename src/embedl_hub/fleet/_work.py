@@ -176,7 +176,7 @@ def finished_outcome(step: Step, run: Run, *, is_reused: bool = False) -> Outcom
 def claimed_ms(run: Run) -> tuple[int, int] | None:
     """Return from when until when a run had its device, if it is known."""
     times = _claimed(run)
-    return (times["from_ms"], times["until_ms"]) if "until_ms" in times else None
+    return (times["from_ms"], times["until_ms"]) if times.keys() >= {"from_ms", "until_ms"} else None
 
 
 def claimed_from_ms(run: Run) -> int | None:
@@ -184,9 +184,11 @@ def claimed_from_ms(run: Run) -> int | None:
     return _claimed(run).get("from_ms")
 
 
-def _claimed(run: Run) -> Mapping[str, Any]:
+def _claimed(run: Run) -> Mapping[str, int]:
     param = run.params.get(CLAIMED)
-    return param.value if param is not None and isinstance(param.value, dict) else {}
+    times = param.value if param is not None and isinstance(param.value, dict) else {}
+    # A run may come from elsewhere, with anything under that name.
+    return {name: int(time) for name, time in times.items() if isinstance(time, int | float)}
 
 
 def blames_board(error: BaseException) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.errors import ConfigError, known
 from embedl_hub.fleet import (
     HIGHER_IS_BETTER,
-    MATRIX_PARAMS,
+    OUTCOME_PARAMS,
     PLAN_ARTIFACT,
     SWEEP,
     Matrix,
@@ -132,11 +132,11 @@ def _keeper(scope: Scope, run: Run) -> Run:
 
 def _runs_of(scope: Scope, run: Run, plan: Plan) -> Iterator[Run]:
     """Return what the sweep ran, and what stands in for steps that it did not run itself."""
-    own = scope.tagged("sweep", [run.tags.get("sweep", run.id)], params=MATRIX_PARAMS)
+    own = scope.tagged("sweep", [run.tags.get("sweep", run.id)], params=OUTCOME_PARAMS)
     yield from own
     missing = plan.steps.keys() - {one.tags.get("step") for one in own}
     if missing and run.ended_ms is not None:
-        taken = scope.tagged("step", sorted(missing), params=MATRIX_PARAMS)
+        taken = scope.tagged("step", sorted(missing), params=OUTCOME_PARAMS)
         yield from (one for one in taken if one.status is RunStatus.FINISHED and one.started_ms < run.ended_ms)
 
 
