@@ -1,0 +1,47 @@
+"""What a processor's integer kernels really compute, and the weights that every one of them computes alike.
+
+On x86 processors with AVX2 and without VNNI, pairs of u8 × s8 products are added in 16 bits, and what does not fit is
+cut off without a word. `FAMILIES` says which kernels do that, `probe` asks the runtime itself, and `choose` finds the
+weights of a layer that no input can saturate. NumPy only: deploy, the hub and the programs on the board share it.
+"""
+
+from embedl_kernels._choose import Choice, choose, remedies
+from embedl_kernels._families import (
+    EXACT,
+    FAMILIES,
+    SATURATING,
+    Family,
+    families,
+    family_of,
+    get_family,
+    mismatch,
+)
+from embedl_kernels._layer import Fitted, Layer, Remedy
+from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums, saturated_sums
+from embedl_kernels._probe import MODEL, Probe, kernels_here, probe, same_family
+
+__all__ = [
+    "EXACT",
+    "FAMILIES",
+    "MODEL",
+    "PAIR_LIMIT",
+    "SATURATING",
+    "Choice",
+    "Family",
+    "Fitted",
+    "Layer",
+    "Probe",
+    "Remedy",
+    "can_saturate",
+    "choose",
+    "families",
+    "family_of",
+    "get_family",
+    "kernels_here",
+    "mismatch",
+    "pair_sums",
+    "probe",
+    "remedies",
+    "same_family",
+    "saturated_sums",
+]

@@ -1,0 +1,103 @@
+"""What a remedy is given and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+import numpy as np
+
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A weighted layer whose kernel adds products in pairs; the last axis runs as the kernel does.
+
+    Attributes:
+        weight: Real weights, (groups, channels, K): before rounding where they are known.
+        codes: The 8-bit integers it has.
+        scale: Their scales, (groups, channels).
+        inputs: Real inputs of calibration samples, (groups, rows, K), as they are after rounding; None for no data.
+        step: The step of the input's format.
+        clippable: Whether a Clip can stand before the input is rounded without breaking a kernel apart.
+        shared: Whether all channels must have one scale.
+    """
+
+    weight: np.ndarray
+    codes: np.ndarray
+    scale: np.ndarray
+    inputs: Optional[np.ndarray] = None
+    step: float = 0.0
+    clippable: bool = False
+    shared: bool = False
+
+    def noise(self, real: np.ndarray, levels: int = 255) -> float:
+        """Return the power of what a rounded weight and rounded inputs add to the output, per row and channel."""
+        error = real - self.weight
+        if self.inputs is None:
+            weights = float(np.sum(error**2))
+        else:
+            weights = float(sum(np.sum((x @ e.T) ** 2) / len(x) for x, e in zip(self.inputs, error)))
+        step = self.step * 255 / levels
+        return (weights + step**2 / 12 * float(np.sum(self.weight**2))) / max(1, real[..., 0].size)
+
+    @property
+    def signal(self) -> float:
+        """The power of the output, per row and channel."""
+        if self.inputs is None:
+            return float(np.sum(self.weight**2)) / max(1, self.weight[..., 0].size)
+        power = sum(np.sum((x @ w.T) ** 2) / len(x) for x, w in zip(self.inputs, self.weight))
+        return float(power) / max(1, self.weight[..., 0].size)
+
+    @property
+    def noise_now(self) -> float:
+        """The noise with the 8-bit weights it has."""
+        return self.noise(self.codes * self.scale[..., None])
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A layer's weights by one remedy.
+
+    Attributes:
+        codes: The integers, (groups, channels, K); None for a layer in float.
+        scale: Their scales, (groups, channels).
+        zero_point: Of the integers.
+        kind: ``int8``, ``uint8`` or ``float``.
+        levels: The largest integer an input may have: 255, or less behind a Clip.
+    """
+
+    codes: Optional[np.ndarray]
+    scale: np.ndarray
+    zero_point: int = 0
+    kind: str = "int8"
+    levels: int = 255
+
+    @property
+    def real(self) -> np.ndarray:
+        """The weights as real numbers."""
+        assert self.codes is not None  # noqa: S101 - a float layer is not asked
+        return np.asarray((self.codes.astype(np.float64) - self.zero_point) * self.scale[..., None])
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A way to weights that no input can saturate.
+
+    Attributes:
+        name: One word, for the report.
+        title: What it does, for people.
+        fit: Returns the layer's weights, or None where it does not apply.
+        slowdown: How many times longer the layer takes than with full-speed kernels, on the family that it hurts most.
+    """
+
+    name: str
+    title: str
+    fit: Callable[[Layer], Optional[Fitted]]
+    slowdown: float = 1.0
+
+
+def decibels(noise: float, reference: float) -> float:
+    """Return by how many decibels noise is above a reference."""
+    return float(10 * np.log10(max(noise, _TINY) / max(reference, _TINY)))

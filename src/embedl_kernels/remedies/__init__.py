@@ -1,0 +1,1 @@
+"""Ways to weights that no input can saturate, one file each: a module with a `REMEDY`."""

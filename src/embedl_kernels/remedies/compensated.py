@@ -1,0 +1,59 @@
+"""Larger scales, and what one weight's rounding costs is made good by those after it, on calibration data.
+
+The step-by-step rounding with error feedback that is known as optimal brain quantization: with H the second moments of
+the inputs, the error of a rounded column is spread over the columns that are still real so that the output changes
+least. Columns are treated in blocks, between which errors are not passed on: the cost is then linear in K.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import numpy as np
+
+from embedl_kernels._layer import Fitted, Layer, Remedy
+from embedl_kernels._pairs import PAIR_LIMIT
+from embedl_kernels.remedies.scaled import safe_scale
+
+_BLOCK = 512
+# Share of the mean second moment that is added to each: inputs that are always zero must not blow up.
+_DAMPING = 0.01
+
+
+def fit(layer: Layer) -> Optional[Fitted]:
+    """Round with safe scales and feedback."""
+    if layer.inputs is None or layer.weight.shape[-1] < 2:
+        return None
+    scale = safe_scale(layer)
+    codes = np.empty(layer.weight.shape, np.int8)
+    for group, (weight, inputs) in enumerate(zip(layer.weight, layer.inputs)):
+        for start in range(0, weight.shape[1], _BLOCK):
+            part = slice(start, start + _BLOCK)
+            codes[group][:, part] = _block(weight[:, part], inputs[:, part], scale[group])
+    return Fitted(codes, scale)
+
+
+def _block(weight: np.ndarray, inputs: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Round the columns of a block one after the other."""
+    size = weight.shape[1]
+    moments = (inputs.T @ inputs).astype(np.float64) / max(1, len(inputs))
+    moments[np.diag_indices(size)] += _DAMPING * max(float(np.trace(moments)) / size, 1e-12)
+    # The upper factor of the inverse holds, row by row, how an error is best spread over what comes after.
+    spread = np.linalg.cholesky(np.linalg.inv(moments)).T
+    # In steps of the scale, so that limits are whole numbers; columns as rows, so that each is contiguous.
+    left = np.ascontiguousarray((weight / scale[:, None]).T)
+    codes = np.zeros(left.shape, np.float64)
+    for at in range(size):
+        low, high = -128.0, 127.0
+        if at % 2:
+            before = codes[at - 1]
+            high = np.minimum(high, PAIR_LIMIT - np.maximum(before, 0))
+            low = np.maximum(low, np.maximum(-before, 0) - PAIR_LIMIT)
+        codes[at] = np.minimum(np.maximum(np.rint(left[at]), low), high)
+        error = (left[at] - codes[at]) / spread[at, at]
+        if at + 1 < size:
+            left[at + 1 :] -= spread[at, at + 1 :, None] * error
+    return np.asarray(codes.T, np.int8)
+
+
+REMEDY = Remedy("compensated", "larger scales, and rounding errors made good by the weights that follow", fit)
