@@ -1,4 +1,4 @@
-"""Fixtures of the whole suite: a board that is a real sshd, a disk that runs full, the TFLite converter."""
+"""Fixtures of the whole suite: a board that is a real sshd, other processors, a full disk, the TFLite converter."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.families import FAMILIES, Emulated
 from support.sshd import SSHServer
 from support.tflite import SHARED_CACHE
 
@@ -94,3 +95,16 @@ def converter() -> Path:
         patch.setenv(CACHE_VARIABLE, str(SHARED_CACHE))
         need_environment()
     return SHARED_CACHE / "converters"
+
+
+@pytest.fixture(scope="session")
+def emulated() -> Iterator[Callable[[str], Emulated]]:
+    """ONNX Runtime on a family of processors by its name; each is started once, when a test first asks it something."""
+    started: dict[str, Emulated] = {}
+
+    def get(name: str) -> Emulated:
+        return started.setdefault(name, Emulated(FAMILIES[name]))
+
+    yield get
+    for family in started.values():
+        family.close()
