@@ -17,7 +17,7 @@ from embedl_kernels._families import (
     mismatch,
 )
 from embedl_kernels._layer import Fitted, Layer, Remedy
-from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums, saturated_sums
+from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums, saturated_sums, saturation, wrapped
 from embedl_kernels._probe import MODEL, Probe, kernels_here, probe, same_family
 
 __all__ = [
@@ -44,4 +44,6 @@ __all__ = [
     "remedies",
     "same_family",
     "saturated_sums",
+    "saturation",
+    "wrapped",
 ]

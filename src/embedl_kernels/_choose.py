@@ -17,6 +17,7 @@ from embedl_kernels._pairs import can_saturate
 # A layer that takes twice as long must be this many decibels better to be chosen.
 _DOUBLE_TIME_DB = 10.0
 _BEST_DB = -3.0
+_INAUDIBLE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def choose(layer: Layer, among: Optional[Sequence[Remedy]] = None) -> Choice:
     A cost is in decibels of the layer's output noise; a slower kernel adds what its time is worth.
     """
     before, signal = layer.noise_now, layer.signal
+    # Noise far below the signal is worth no slower kernel, however much of it there is.
+    reference = max(before, signal * _INAUDIBLE)
     if not can_saturate(layer.codes).any():
         return Choice(
             "none", Fitted(layer.codes, layer.scale), 0.0, decibels(signal, before), layer.inputs is not None, {}
@@ -65,7 +68,7 @@ def choose(layer: Layer, among: Optional[Sequence[Remedy]] = None) -> Choice:
         _check(remedy, fitted)
         noise = layer.noise(layer.weight if fitted.codes is None else fitted.real, fitted.levels)
         # Less noise than 8 bits have is worth little: the layers around it have theirs.
-        cost = max(decibels(noise, before), _BEST_DB) + _DOUBLE_TIME_DB * float(np.log2(remedy.slowdown))
+        cost = max(decibels(noise, reference), _BEST_DB) + _DOUBLE_TIME_DB * float(np.log2(remedy.slowdown))
         tried[remedy.name] = (cost, noise, fitted)
     name = min(tried, key=lambda one: tried[one][0])
     _, noise, fitted = tried[name]

@@ -23,6 +23,8 @@ class Family:
         any_of: Processor features, one of which it needs; empty for none.
         u8s8: What a sum of u8 × s8 products is: ``exact``, or ``saturating``: pairs are added in 16 bits and cut off.
         signed: Whether kernels for signed activations are the fast ones.
+        wraps: Whether sums with a weight of -128 may wrap around: of all kernels (``all``), or of the depthwise ones.
+        add: How an addition of quantised values is computed: ``fused`` multiply-add, in ``steps``, in ``fixed`` point.
         title: What people call such processors.
         since: First version of the runtime for which this was checked.
     """
@@ -34,6 +36,8 @@ class Family:
     u8s8: str
     signed: bool
     title: str
+    wraps: str = ""
+    add: str = "fused"
     since: Tuple[int, ...] = (1, 16)
 
     @property
@@ -47,8 +51,8 @@ class Family:
         if not self.saturates:
             return ""
         return (
-            f"this processor has no VNNI: u8 x s8 kernels of {self.runtime} add products in pairs in 16 bits and cut off "
-            "what does not fit"
+            f"this processor has no VNNI: u8 x s8 kernels of {self.runtime} add products in pairs in 16 bits and cut "
+            "off what does not fit"
         )
 
 
@@ -64,19 +68,19 @@ FAMILIES: Tuple[Family, ...] = (
     ),
     Family(
         "x86-sse", "onnxruntime", _X86, frozenset(), EXACT, signed=False,
-        title="x86 without AVX2: Intel before Haswell, old Atoms",
+        title="x86 without AVX2: Intel before Haswell, old Atoms", add="steps",
     ),
     Family(
         "arm-i8mm", "onnxruntime", _ARM, frozenset({"i8mm"}), EXACT, signed=True,
-        title="ARM with matrix products (i8mm): Neoverse V1, Cortex-A710, Apple M2",
+        title="ARM with matrix products (i8mm): Neoverse V1, Cortex-A710, Apple M2", wraps="depthwise", add="fixed",
     ),
     Family(
         "arm-dotprod", "onnxruntime", _ARM, frozenset({"asimddp"}), EXACT, signed=True,
-        title="ARM with dot products: Cortex-A55, -A76, Raspberry Pi 5, Jetson Orin",
+        title="ARM with dot products: Cortex-A55, -A76, Raspberry Pi 5, Jetson Orin", wraps="depthwise", add="fixed",
     ),
     Family(
         "arm-neon", "onnxruntime", _ARM, frozenset(), EXACT, signed=True,
-        title="ARM without dot products: Cortex-A53, -A72, Raspberry Pi 3 and 4",
+        title="ARM without dot products: Cortex-A53, -A72, Raspberry Pi 3 and 4", wraps="all", add="fixed",
     ),
     Family(
         "litert-x86", "litert", _X86, frozenset(), EXACT, signed=True,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Callable, Tuple
 
 import numpy as np
 
 PAIR_LIMIT = 128
 """Largest sum of a pair's positive (or negative) weights: 255 × 128 = 32,640 still fits into 16 bits, 255 × 129 not."""
 _LOW, _HIGH = -32768, 32767
-# Products of one step; a whole layer at once would need gigabytes.
-_CHUNK = 1 << 22
+_HARMLESS = 255
 
 
 def pair_sums(codes: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
@@ -28,19 +27,53 @@ def can_saturate(codes: np.ndarray, levels: int = 255) -> np.ndarray:
 def saturated_sums(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Return values (rows, K; uint8) times codes (channels, K; int8), each pair of products cut off at 16 bits.
 
-    The sums of pairs that cannot saturate are left to one exact product of matrices; the others are looked at one by
-    one. The result holds integers in float64.
+    The result holds integers in float64.
     """
-    left, right = values.astype(np.float64), codes.astype(np.float64)
-    total = left @ right.T
-    risky = np.flatnonzero(can_saturate(codes).any(0))
-    step = max(1, _CHUNK // max(1, len(values) * len(codes)))
-    x, w = _paired(values.astype(np.int32)), _paired(codes.astype(np.int32))
-    for start in range(0, len(risky), step):
-        some = risky[start : start + step]
-        sums = np.einsum("rpt,cpt->prc", x[:, some], w[:, some])
-        total += (np.clip(sums, _LOW, _HIGH) - sums).sum(0)
-    return np.asarray(total)
+    total = values.astype(np.float64) @ codes.astype(np.float64).T
+    return np.asarray(total + saturation(lambda at: values[:, at], len(values), codes))
+
+
+def saturation(column: Callable[[int], np.ndarray], rows: int, codes: np.ndarray) -> np.ndarray:
+    """Return what cutting off at 16 bits changes in sums of products, (rows, channels).
+
+    Args:
+        column: Returns the uint8 inputs at one place of K, one per row.
+        rows: How many rows there are.
+        codes: The weights, (channels, K).
+    """
+    change = np.zeros((rows, len(codes)), np.int64)
+    risky = can_saturate(codes)
+    paired = _paired(codes.astype(np.int32))
+    for at in np.flatnonzero(risky.any(0)).tolist():
+        if 2 * at + 1 >= codes.shape[1]:
+            continue
+        first, second = column(2 * at).astype(np.int32), column(2 * at + 1).astype(np.int32)
+        # Below this sum no two weights of 8 bits get out of 16.
+        some = np.flatnonzero(first + second > _HARMLESS)
+        if not len(some):
+            continue
+        channels = np.flatnonzero(risky[:, at])
+        sums = np.outer(first[some], paired[channels, at, 0]) + np.outer(second[some], paired[channels, at, 1])
+        change[np.ix_(some, channels)] += np.clip(sums, _LOW, _HIGH) - sums
+    return change
+
+
+def wrapped(values: np.ndarray, codes: np.ndarray, distance: int = 8) -> np.ndarray:
+    """Return what wrapping around at 16 bits changes where two products of -128 and -128 are added, (rows, channels).
+
+    Kernels for ARM processors without dot products add neighbours `distance` apart in blocks of twice that length.
+    """
+    one, other = _meet(values == -128, distance), _meet(codes == -128, distance)
+    return np.asarray(-65536 * (one.astype(np.int64) @ other.T.astype(np.int64)))
+
+
+def _meet(low: np.ndarray, distance: int) -> np.ndarray:
+    """Tell for every pair that is added whether both are the lowest number."""
+    length = -(-low.shape[1] // (2 * distance)) * 2 * distance
+    padded = np.zeros((len(low), length), bool)
+    padded[:, : low.shape[1]] = low
+    blocks = padded.reshape(len(low), -1, 2, distance)
+    return (blocks[:, :, 0] & blocks[:, :, 1]).reshape(len(low), -1)
 
 
 def _paired(codes: np.ndarray) -> np.ndarray:

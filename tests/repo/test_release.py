@@ -89,7 +89,14 @@ def test_the_files_are_whole(release: Release) -> None:
 def _check_wheel(wheel: Path, name: str, pyproject: dict[str, Any]) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     packages = {each.partition("/")[0] for each in names if ".dist-info/" not in each}
-    assert packages <= {"embedl_hub", "embedl_deploy", "embedl_device", "embedl_litert", "embedl_onnxruntime"}
+    assert packages <= {
+        "embedl_hub",
+        "embedl_deploy",
+        "embedl_device",
+        "embedl_kernels",
+        "embedl_litert",
+        "embedl_onnxruntime",
+    }
     assert any(each.endswith(".dist-info/licenses/LICENSE") for each in names), name
     # A backend extends embedl_deploy, whose own marker stands for all that is below it.
     is_part = name.startswith("edgeproof-deploy-")

@@ -24,12 +24,15 @@ from typing import IO, TYPE_CHECKING, Any, Self
 import numpy as np
 import pytest
 
+from embedl_deploy.dialect import family_here
 from support import family_worker
 from support.aarch64 import userland
 from support.debian import require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import onnx
 
 _START_LIMIT_S = 120.0
 _LIMIT_S = 120.0
@@ -263,3 +266,13 @@ def _prepare(family: Family) -> tuple[list[str], list[str]]:
         return [*emulator, sys.executable], []
     root = userland()
     return [*emulator, "-L", str(root / "seen-by" / family.cpu), str(root / "usr/bin/python3.11")], [str(root / "site")]
+
+
+def exact_outputs(model: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
+    """Run a model in ONNX Runtime where u8 x s8 kernels add up exactly: here, or on an emulated processor.
+
+    For files of the dialect ``onnxruntime-x86-vnni``, whose answers are right on such processors only.
+    """
+    family = FAMILIES["nehalem" if family_here().saturates else "host"]
+    with Emulated(family) as runtime:
+        return runtime.run(model.SerializeToString(), feeds)

@@ -21,11 +21,17 @@ from embedl_deploy.cli import options
     show_default=True,
     help="Decibels that every output must reach against the model; another model's come out near 0 or below.",
 )
+@click.option(
+    "--targets",
+    multiple=True,
+    metavar="FAMILY",
+    help="Predict what another processor answers: 'all', or the name of a kernel family; may be given more than once.",
+)
 @click.option("--html", type=options.FILE, help="Write the report as a page too.")
 @options.as_json
 def command(
     file: Path, data: Path, model: str | None, calibration: Path | None, backend: str | None, min_sqnr: float,
-    html: Path | None, *, as_json: bool,
+    targets: tuple[str, ...], html: Path | None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Run FILE in ONNX Runtime and compare it with integer arithmetic, and with the model it came from.
 
@@ -37,7 +43,7 @@ def command(
 
     names = input_names(file)
     samples = (by_name(batch, names) for batch in batches(data))
-    found = verify(file, samples, min_sqnr_db=min_sqnr, **_stages(model, calibration, backend, data))
+    found = verify(file, samples, min_sqnr_db=min_sqnr, targets=targets, **_stages(model, calibration, backend, data))
     options.say(found, as_json=as_json)
     if html is not None:
         found.save_html(html)

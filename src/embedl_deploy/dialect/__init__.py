@@ -28,6 +28,7 @@ from embedl_deploy.dialect._dialects import (
     LITERT,
     ONNXRUNTIME_ARM,
     ONNXRUNTIME_X86,
+    ONNXRUNTIME_X86_VNNI,
     OPENVINO,
     TENSORRT,
     Dialect,
@@ -36,9 +37,11 @@ from embedl_deploy.dialect._dialects import (
 
 if TYPE_CHECKING:
     from embedl_deploy.dialect._check import Contract, Verdict, check
+    from embedl_deploy.dialect._device import dialect_for, family_for, family_here
     from embedl_deploy.dialect._files import input_names
     from embedl_deploy.dialect._lower import lower
     from embedl_deploy.dialect._model import notes_of
+    from embedl_deploy.dialect._portable import RemedyRow, remedies_of
     from embedl_deploy.dialect._relower import Relowered, relower
 
 __getattr__ = lazy(
@@ -48,10 +51,15 @@ __getattr__ = lazy(
         "Relowered": "_relower",
         "Verdict": "_check",
         "check": "_check",
+        "dialect_for": "_device",
+        "family_for": "_device",
+        "family_here": "_device",
         "input_names": "_files",
         "lower": "_lower",
         "notes_of": "_model",
+        "RemedyRow": "_portable",
         "relower": "_relower",
+        "remedies_of": "_portable",
     },
 )
 
@@ -60,16 +68,22 @@ __all__ = [
     "LITERT",
     "ONNXRUNTIME_ARM",
     "ONNXRUNTIME_X86",
+    "ONNXRUNTIME_X86_VNNI",
     "OPENVINO",
     "TENSORRT",
     "Contract",
     "Dialect",
     "Relowered",
+    "RemedyRow",
     "Verdict",
     "check",
+    "dialect_for",
+    "family_for",
+    "family_here",
     "get_dialect",
     "input_names",
     "lower",
     "notes_of",
     "relower",
+    "remedies_of",
 ]

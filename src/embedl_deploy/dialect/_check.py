@@ -9,7 +9,7 @@ import onnx
 
 from embedl_deploy._table import table
 from embedl_deploy.dialect._build import build_tensorrt
-from embedl_deploy.dialect._dialects import MOVES, ONNXRUNTIME_ARM, ONNXRUNTIME_X86, TENSORRT, Dialect, get_dialect
+from embedl_deploy.dialect._dialects import MOVES, TENSORRT, Dialect, get_dialect
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
 from embedl_deploy.dialect._model import Parts, name_nodes, read
@@ -153,9 +153,9 @@ def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialec
     name_nodes(proto.graph)
     parts = read(proto)
     modules = {node: names[0] for node, names in read_modules(proto).items()}
-    if target in (ONNXRUNTIME_X86, ONNXRUNTIME_ARM):
+    if target.name.startswith("onnxruntime"):
         parts = propagated(parts)
-        rows = _verdicts(parts, fuse(parts, signed_kernels=target is ONNXRUNTIME_ARM), target, modules)
+        rows = _verdicts(parts, fuse(parts, signed_kernels=target.activation == "int8"), target, modules)
         return _confirm_onnxruntime(proto, rows, target)
     rows = _verdicts(parts, predict(parts, target), target, modules)
     if target is TENSORRT:
@@ -213,7 +213,7 @@ def _could_gain(parts: Parts, kernel: Kernel, dialect: Dialect) -> bool:
 
 
 def _confirm_onnxruntime(model: onnx.ModelProto, rows: tuple[Verdict, ...], target: Dialect) -> Contract:
-    if target is not _dialect_here():
+    if (target.activation == "int8") != _is_arm():
         return Contract(target.name, rows, "Predicted from rules; this machine has the other kind of processor.")
     graph = optimized(model).graph
     seen = kernels(graph)
@@ -226,6 +226,6 @@ def _confirm_onnxruntime(model: onnx.ModelProto, rows: tuple[Verdict, ...], targ
     return Contract(target.name, confirmed, words, left=leftovers(graph))
 
 
-def _dialect_here() -> Dialect:
-    """Return the dialect of this machine's processor."""
-    return ONNXRUNTIME_ARM if os.uname().machine.lower().startswith(("aarch64", "arm")) else ONNXRUNTIME_X86
+def _is_arm() -> bool:
+    """Tell whether this machine's processor has kernels for signed activations."""
+    return os.uname().machine.lower().startswith(("aarch64", "arm"))

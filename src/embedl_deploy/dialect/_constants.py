@@ -168,7 +168,12 @@ def integer_biases(parts: Parts) -> None:
         real = numpy_helper.to_array(constants[layer.bias])
         weight = parts.weights[layer.weight]
         channels = weight.params.axis in (None, layer.weight_axis)
-        if weight.params.type != "int8" or layer.input.type not in ("int8", "uint8") or not channels or real.ndim != 1:
+        if (
+            weight.params.type not in ("int8", "uint8")
+            or layer.input.type not in ("int8", "uint8")
+            or not channels
+            or real.ndim != 1
+        ):
             continue
         # Kernels add the bias before they multiply by alpha, so they take it with alpha 1 alone.
         if weight.params.block or any(attribute(layer.node, name, 1.0) != 1.0 for name in ("alpha", "beta")):

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from embedl_deploy.errors import DialectError, known
 
+EXACT_U8S8 = "u8s8=exact"
+
 # Operators that move or select values: input and output hold the same numbers, so they hold the same scale.
 MOVES = frozenset({
     "Expand", "Flatten", "Gather", "GatherElements", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Tile",
@@ -40,6 +42,9 @@ class Dialect:
         float_types: Types the rest of the graph may have.
         rounds_float_weights: Whether the runtime rounds float weights between Q/DQ, unless the DQ has a scale per
             channel.
+        portable: Whether weights are chosen so that no processor's kernels saturate and additions are exact, so that
+            every one of them gives the same bits.
+        requires: What the processor's kernels must be able to do, written into the file; empty for nothing.
         opset: Lowest opset of the written file.
     """
 
@@ -62,6 +67,8 @@ class Dialect:
     weight_blocks: bool = False
     float_types: tuple[str, ...] = ("float32",)
     rounds_float_weights: bool = False
+    portable: bool = False
+    requires: str = ""
     opset: int = 13
 
 
@@ -92,7 +99,7 @@ ONNXRUNTIME_X86 = Dialect(
     activation="uint8",
     zero_point=True,
     relu_at_minimum=True,
-    narrow_weights=False,
+    narrow_weights=True,
     integer_bias=True,
     integers=_ORT_BOTH | MOVES | {"Conv", "Gemm", "MatMul", "Resize"},
     weight_zero_point=True,
@@ -102,10 +109,17 @@ ONNXRUNTIME_X86 = Dialect(
     activation_types=frozenset({"int8", "uint8", "int16", "uint16"}),
     weight_blocks=True,
     rounds_float_weights=True,
+    portable=True,
 )
 
-# The same kernels, with signed activations: ARM has fast ones for them.
-ONNXRUNTIME_ARM = replace(ONNXRUNTIME_X86, name="onnxruntime-arm", activation="int8")
+# All 8 bits of the weights: exact where the processor has VNNI or AMX, and only there.
+ONNXRUNTIME_X86_VNNI = replace(
+    ONNXRUNTIME_X86, name="onnxruntime-x86-vnni", narrow_weights=False, portable=False, requires=EXACT_U8S8
+)
+
+# The same kernels, with signed activations: ARM has fast ones for them. Those for processors without dot products wrap
+# around where two products of -128 and -128 meet, so weights go without that integer.
+ONNXRUNTIME_ARM = replace(ONNXRUNTIME_X86, name="onnxruntime-arm", activation="int8", portable=False)
 
 LITERT = Dialect(
     name="litert",
@@ -139,7 +153,9 @@ OPENVINO = Dialect(
     weight_blocks=True,
 )
 
-DIALECTS: tuple[Dialect, ...] = (TENSORRT, ONNXRUNTIME_X86, ONNXRUNTIME_ARM, LITERT, OPENVINO)
+DIALECTS: tuple[Dialect, ...] = (
+    TENSORRT, ONNXRUNTIME_X86, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, LITERT, OPENVINO,
+)  # fmt: skip
 
 
 def get_dialect(name: str | Dialect) -> Dialect:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Iterable
 from typing import Literal
 
 import onnx
@@ -11,11 +12,26 @@ from embedl_deploy.dialect._dialects import Dialect, get_dialect
 from embedl_deploy.dialect._files import check_graph
 from embedl_deploy.dialect._half import halve
 from embedl_deploy.dialect._islands import keep_float
-from embedl_deploy.dialect._model import DIALECT, NOTES, ORIGIN, Parts, opset_of, read, set_metadata, write
+from embedl_deploy.dialect._model import (
+    DIALECT,
+    NOTES,
+    ORIGIN,
+    REMAINDERS,
+    REMEDIES,
+    REQUIRES,
+    Parts,
+    opset_of,
+    read,
+    set_metadata,
+    write,
+)
 from embedl_deploy.dialect._names import renew_modules
-from embedl_deploy.dialect._opset import raise_opset
+from embedl_deploy.dialect._observe import Sample
+from embedl_deploy.dialect._opset import raise_opset, relax_opset
 from embedl_deploy.dialect._origin import recall, remember
 from embedl_deploy.dialect._place import convert_formats, cut_at_zero, place, share_scales, show_floors
+from embedl_deploy.dialect._portable import RemedyRow, make_portable, remedies_text
+from embedl_deploy.dialect._sums import exact_sums
 from embedl_deploy.errors import DialectError, ModelFileError, known
 
 _INTEGER_OPERATORS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"})
@@ -28,6 +44,7 @@ def lower(
     scales: Literal["keep", "refit"] = "keep",
     float_type: str = "float32",
     fallback: bool = False,
+    samples: Iterable[Sample] | None = None,
 ) -> onnx.ModelProto:
     """Return a Q/DQ model in a runtime's dialect; the model given is not changed.
 
@@ -38,6 +55,7 @@ def lower(
             chooses them anew from the observed ranges, so that a range that starts at 0 uses every integer.
         float_type: Type of what is not quantised; ``float16`` for TensorRT 11, which runs what it reads.
         fallback: Whether a tensor whose format the dialect lacks is left in float, with a note, instead of an error.
+        samples: Inputs, each as for `verify`: a portable dialect chooses on them what each layer's weights become.
 
     Raises:
         DialectError: The dialect is unknown or cannot express what the model says.
@@ -58,13 +76,17 @@ def lower(
     convert_formats(parts, target, refit=scales == "refit")
     share_scales(parts, target)
     convert_weights(parts, target)
+    rows: list[RemedyRow] = []
+    if target.portable:
+        exact_sums(parts)
+        rows = make_portable(parts, target, samples)
     if target.integer_bias:
         integer_biases(parts)
     keep_float(parts, target)
-    return _finish(before, parts, target, float_type)
+    return _finish(before, parts, target, float_type, rows)
 
 
-def _finish(before: Parts, parts: Parts, target: Dialect, float_type: str) -> onnx.ModelProto:
+def _finish(before: Parts, parts: Parts, target: Dialect, float_type: str, rows: list[RemedyRow]) -> onnx.ModelProto:
     parts.settle()
     lowered = write(parts)
     if float_type == "float16":
@@ -75,9 +97,14 @@ def _finish(before: Parts, parts: Parts, target: Dialect, float_type: str) -> on
             DIALECT: target.name,
             ORIGIN: remember(before, parts),
             NOTES: json.dumps(parts.notes) if parts.notes else "",
+            REMEDIES: remedies_text(rows),
+            REMAINDERS: "",
+            REQUIRES: target.requires,
         },
     )
     renew_modules(lowered)
+    if target.name.startswith("onnxruntime"):
+        relax_opset(lowered)
     return lowered
 
 

@@ -26,6 +26,9 @@ LABELS = "edgeproof.labels"
 ORIGIN = "edgeproof.origin"
 NOTES = "edgeproof.notes"
 DIALECT = "edgeproof.dialect"
+REMEDIES = "edgeproof.remedies"
+REQUIRES = "edgeproof.requires"
+REMAINDERS = "edgeproof.remainders"
 
 Edge = tuple[str, int]
 Axis = tuple[int, int]
@@ -64,6 +67,7 @@ class Parts:
         weights: Constants in integers, by the name the graph reads them under.
         integers: The tensor that holds a boundary's integers in the file that was read.
         doubled: Boundaries that have more than one Q in the file that was read.
+        exact: Weights before they were rounded, by name, where the file tells.
         ranges: Observed ranges by tensor.
         notes: What was given up.
     """
@@ -76,6 +80,7 @@ class Parts:
     weights: dict[str, Weight] = field(default_factory=dict)
     integers: dict[str, str] = field(default_factory=dict)
     doubled: set[str] = field(default_factory=set)
+    exact: dict[str, np.ndarray] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -192,6 +197,7 @@ def read(model: onnx.ModelProto) -> Parts:
     name_nodes(copy.graph)
     parts = Parts(copy, ranges=_read_ranges(copy))
     _Reader(parts).run()
+    _read_remainders(parts)
     _fold_weight_transposes(parts)
     return parts
 
@@ -204,6 +210,36 @@ def _read_ranges(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
     except (ValueError, TypeError, AttributeError) as exc:
         raise ModelFileError(f"The metadata {RANGES!r} is not JSON of the form {{tensor: [min, max]}}: {exc}") from exc
     return {name: pair for name, pair in pairs.items() if np.all(np.isfinite(pair)) and pair[0] <= pair[1]}
+
+
+def note_remainders(model: onnx.ModelProto, exact: dict[str, np.ndarray]) -> None:
+    """Keep what rounding took from the weights of a model, in 256ths of a step, so that they can be rounded again."""
+    weights = read(model).weights
+    found = {}
+    for name, real in exact.items():
+        weight = weights.get(name)
+        if weight is None or weight.params.type != "int8" or weight.params.block or weight.values.shape != real.shape:
+            continue
+        scale, _ = weight.params.spread(real.shape)
+        rest = np.clip(np.rint((real - weight.real) / scale * 256), -128, 127)
+        found[name] = base64.b64encode(rest.astype(np.int8).tobytes()).decode("ascii")
+    set_metadata(model, {REMAINDERS: json.dumps(found, separators=(",", ":")) if found else ""})
+
+
+def _read_remainders(parts: Parts) -> None:
+    """Add up integers and remainders to the weights before rounding."""
+    text = metadata(parts.model).get(REMAINDERS, "{}")
+    try:
+        for name, data in json.loads(text).items():
+            weight = parts.weights[name]
+            rest = np.frombuffer(base64.b64decode(data), np.int8).reshape(weight.values.shape)
+            scale, _ = weight.params.spread(weight.values.shape)
+            parts.exact[name] = weight.real.astype(np.float64) + rest * (scale.astype(np.float64) / 256)
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ModelFileError(
+            f"The metadata {REMAINDERS!r} does not fit the weights ({type(exc).__name__}: {exc}). "
+            "Remove it to go on from the integers alone."
+        ) from exc
 
 
 def _constants_to_initializers(graph: onnx.GraphProto) -> None:
@@ -269,6 +305,7 @@ class _Reader:
         if maker.input[0] in self.constants:
             values = numpy_helper.to_array(self.constants[maker.input[0]])
             self._take_constant(node, params.quantize(values), maker.input[0])
+            self.parts.exact[self.instead[node.output[0]][0]] = values.astype(np.float64)
         elif params.axis is None and self._is_inner(maker):
             self.gone |= {node.name, maker.name}
             self.instead[node.output[0]] = self._source(maker, params)
@@ -447,6 +484,8 @@ def _fold_weight_transposes(parts: Parts) -> None:
         if params.axis is not None:
             params = replace(params, axis=order.index(params.axis))
         parts.weights[node.output[0]] = Weight(np.ascontiguousarray(weight.values.transpose(order)), params)
+        if node.input[0] in parts.exact:
+            parts.exact[node.output[0]] = parts.exact[node.input[0]].transpose(order)
         if all(reader.op_type == "Transpose" for reader, _ in readers[node.input[0]]):
             readers[node.input[0]] = []
     if len(kept) == len(parts.graph.node):

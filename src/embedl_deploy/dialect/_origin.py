@@ -74,12 +74,12 @@ def _recall_constants(parts: Parts, record: dict[str, Any]) -> None:
 
 
 def _melt(parts: Parts, quantized: set[str]) -> None:
-    """Take nodes away that lowering put in: an Identity for an output's Q/DQ, a Relu that stood in a zero point."""
+    """Take nodes away that lowering put in: an Identity for an output's Q/DQ, a Relu or Clip before a Q."""
     for node in list(parts.graph.node):
         if node.name == f"output/{node.output[0]}" and node.name not in quantized:
             parts.graph.node.remove(node)
             _rename(parts, node.input[0], node.output[0])
-        elif node.name == f"floor/{node.input[0]}":
+        elif node.name in (f"floor/{node.input[0]}", f"narrow/{node.input[0]}"):
             parts.graph.node.remove(node)
             _rename(parts, node.output[0], node.input[0])
 

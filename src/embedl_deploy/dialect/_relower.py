@@ -68,6 +68,7 @@ def relower(
     chosen = get_dialect(dialect)
     model = load(source)
     if samples is not None:
+        samples = list(samples)
         parts = recall(read(model))
         observe(parts, samples)
         set_metadata(model, {RANGES: json.dumps({name: list(pair) for name, pair in parts.ranges.items()})})
@@ -75,7 +76,7 @@ def relower(
         raise ModelFileError(
             f"{str(source)!r} has no Q/DQ: there is nothing to lower. Quantise it first.", path=str(source)
         )
-    lowered = lower(model, chosen, scales=scales, float_type=float_type, fallback=fallback)
+    lowered = lower(model, chosen, scales=scales, float_type=float_type, fallback=fallback, samples=samples)
     path = save(lowered, target)
     counts = read(lowered) if float_type == "float32" else None
     origin = json.loads(metadata(lowered)[ORIGIN])

@@ -6,13 +6,14 @@ from embedl_deploy._extras import lazy
 
 if TYPE_CHECKING:
     from embedl_deploy.export._onnx import export_onnx as export_onnx
-    from embedl_deploy.export._verification import BoundaryRow, OutputRow, Verification
+    from embedl_deploy.export._verification import BoundaryRow, FamilyRow, OutputRow, Verification
     from embedl_deploy.export._verify import verify
 
 __getattr__ = lazy(
     __name__,
     {
         "BoundaryRow": "_verification",
+        "FamilyRow": "_verification",
         "OutputRow": "_verification",
         "Verification": "_verification",
         "export_onnx": "_onnx",
@@ -20,4 +21,4 @@ __getattr__ = lazy(
     },
 )
 
-__all__ = ["BoundaryRow", "OutputRow", "Verification", "export_onnx", "verify"]
+__all__ = ["BoundaryRow", "FamilyRow", "OutputRow", "Verification", "export_onnx", "verify"]

@@ -68,6 +68,8 @@ class _Weight(nn.Module):
         else:
             codes, scale = _codes(quantizer, weight), quantizer.scale.detach().abs().float()
             self.axis, self.block = self._layout(quantizer, transpose=transpose)
+        # Before rounding: a portable file rounds anew, and rounding what was rounded costs decibels.
+        self._exact = [weight.t() if transpose else weight]
         if transpose:
             codes, scale = codes.t().contiguous(), scale.t().contiguous() if scale.ndim == 2 else scale
         self.register_buffer("codes", codes)
@@ -84,6 +86,11 @@ class _Weight(nn.Module):
         if quantizer.axis is None:
             return 1, 0
         return (1 - quantizer.axis if transpose else quantizer.axis), 0
+
+    @property
+    def exact(self) -> torch.Tensor:
+        """The weight before it was rounded, in the layout that is stored."""
+        return self._exact[0]
 
     def value(self) -> torch.Tensor:
         """Return the weight as floats."""
@@ -185,6 +192,15 @@ def _put(model: nn.Module, name: str, part: nn.Module) -> None:
         parent[int(last)] = part
     else:
         setattr(parent, last, part)
+
+
+def exact_weights(model: nn.Module) -> dict[str, Any]:
+    """Return the weights before rounding as arrays, under the names of their codes in the file."""
+    return {
+        f"{name}.codes": part.exact.double().cpu().numpy()
+        for name, part in model.named_modules()
+        if isinstance(part, _Weight) and part.quantized
+    }
 
 
 def is_int4(part: nn.Module) -> bool:

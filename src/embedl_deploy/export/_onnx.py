@@ -9,7 +9,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from onnx import helper, numpy_helper
 from torch import fx, nn
 
 from embedl_deploy import dialect as dialects
-from embedl_deploy.dialect._model import LABELS, RANGES, SENSITIVITY, set_metadata
+from embedl_deploy.dialect._model import LABELS, RANGES, SENSITIVITY, note_remainders, set_metadata
 from embedl_deploy.dialect._names import note_modules
 from embedl_deploy.errors import ExportError
-from embedl_deploy.export._frozen import freeze, is_int4
+from embedl_deploy.export._frozen import exact_weights, freeze, is_int4
 from embedl_deploy.export._names import Costs, Scopes, costs_by_module
 from embedl_deploy.export._operators import DOMAIN
 from embedl_deploy.nn import QuantStub
+from embedl_deploy.nn.samples import kept_samples
 
 OPSET = 21
 _REGISTRATION = "torch.onnx._internal.exporter._registration"
@@ -37,12 +38,14 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     path: str | Path,
     *,
     dialect: str | None = None,
+    device: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_batch: bool = False,
     fallback: bool = False,
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
     sensitivity: Costs | None = None,
+    samples: Iterable[Any] | None = None,
 ) -> Path:
     """Write a transformed model, quantised or not, as an ONNX file.
 
@@ -54,6 +57,8 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
         path: Where the file goes.
         dialect: The runtime it is for, one of ``embedl_deploy.dialect.DIALECTS``; `None` writes the canonical form,
             from which `relower` makes any of them.
+        device: What the file is for, instead of a dialect: ``here``, the name of a kernel family, or a description with
+            ``architecture`` and ``features``, as the hub's ``DeviceSpec``; the dialect follows from it.
         kwargs: Example keyword inputs.
         dynamic_batch: Leave the first dimension of every input open.
         fallback: Leave in float what the dialect cannot express, instead of refusing.
@@ -61,11 +66,17 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
         output_names: Names of the outputs in the file.
         sensitivity: What `embedl_deploy.quantize.sensitivity` returned for this model, to be read beside the times of
             a profile; left out, what `quantize` found out on the way to a goal.
+        samples: Inputs on which a portable dialect chooses each layer's weights, each as for `verify`; left out, those
+            that `quantize` kept of the calibration data.
 
     Raises:
         ExportError: The model is not calibrated, the folder is missing, or torch cannot export it.
         DialectError: The dialect is unknown or cannot express the model.
     """
+    if device is not None:
+        if dialect is not None:
+            raise ExportError("give dialect or device, not both: the dialect follows from the device.")
+        dialect = dialects.dialect_for(device).name
     if dialect is not None:
         dialects.get_dialect(dialect)
     target = Path(path)
@@ -77,10 +88,18 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     proto = _export(frozen, args, dict(kwargs or {}), dynamic_batch, input_names, output_names)
     _finish(proto, model, frozen)
     set_metadata(proto, {SENSITIVITY: costs})
+    note_remainders(proto, exact_weights(frozen))
     if dialect is not None:
-        proto = dialects.lower(proto, dialect, fallback=fallback)
+        data = kept_samples(model, _batch_of(args)) if samples is None else samples
+        proto = dialects.lower(proto, dialect, fallback=fallback, samples=data)
     onnx.save(proto, target)
     return target
+
+
+def _batch_of(args: tuple[Any, ...]) -> int:
+    """Return how many samples the example inputs hold: a file without an open batch takes so many at once."""
+    tensors = [one for one in args if isinstance(one, torch.Tensor) and one.ndim]
+    return len(tensors[0]) if tensors else 1
 
 
 def _check(model: nn.Module) -> None:

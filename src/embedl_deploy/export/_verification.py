@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embedl_deploy._table import table
+from embedl_deploy.dialect import RemedyRow
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,31 @@ class BoundaryRow:
 
 
 @dataclass(frozen=True)
+class FamilyRow:
+    """What one family of processors answers, predicted by integer arithmetic.
+
+    Attributes:
+        family: Its name.
+        title: What people call such processors.
+        same: Whether it gives the bits of the file's own arithmetic.
+        tensor: The first boundary that differs, empty for none.
+        module: The module that makes it, where the file tells.
+        kernel: The kernel that makes it.
+        lsb: By how many steps it differs.
+        sqnr_db: The outputs against those of the file's own arithmetic.
+    """
+
+    family: str
+    title: str
+    same: bool
+    tensor: str
+    module: str
+    kernel: str
+    lsb: int
+    sqnr_db: float
+
+
+@dataclass(frozen=True)
 class Verification:
     """The stages of a model side by side.
 
@@ -79,6 +105,10 @@ class Verification:
         notes: What could not be compared, and why.
         file: The file's name, empty for a model in memory.
         dialect: What the file was written for, where it tells.
+        family: The kernel family of the processor that ran it.
+        cause: Why boundaries are outside, where the processor explains it, and what mends it; else empty.
+        families: What other processors answer, where they were asked for.
+        remedies: What was done to each layer of a portable file so that no input can saturate it.
     """
 
     outputs: tuple[OutputRow, ...]
@@ -87,6 +117,10 @@ class Verification:
     notes: tuple[str, ...] = ()
     file: str = ""
     dialect: str = ""
+    family: str = ""
+    cause: str = ""
+    families: tuple[FamilyRow, ...] = ()
+    remedies: tuple[RemedyRow, ...] = ()
 
     @property
     def first_outside(self) -> BoundaryRow | None:
@@ -108,7 +142,7 @@ class Verification:
         data = asdict(self)
         for row, source in zip(data["outputs"], self.outputs, strict=True):
             row["inside"] = source.inside
-        for row in (*data["outputs"], *data["boundaries"]):
+        for row in (*data["outputs"], *data["boundaries"], *data["families"]):
             row.update({key: None for key, value in row.items() if isinstance(value, float) and not isfinite(value)})
         return {**data, "passed": self.passed}
 
@@ -116,6 +150,10 @@ class Verification:
         lines = [table(_OUTPUT_HEAD, _output_cells(self.outputs)), ""]
         if self.boundaries:
             lines += [table(_BOUNDARY_HEAD, _boundary_cells(self.boundaries)), ""]
+        if self.remedies:
+            lines += [table(_REMEDY_HEAD, _remedy_cells(self.remedies)), ""]
+        if self.families:
+            lines += [table(_FAMILY_HEAD, _family_cells(self.families)), ""]
         return "\n".join([*lines, *self.notes, self.verdict])
 
     @property
@@ -124,7 +162,8 @@ class Verification:
         row, far = self.first_outside, self.first_far
         if row is not None:
             made = f"{row.kernel} {row.module or ''}".strip()
-            return f"FAIL: First boundary outside its bound: {row.tensor!r}, made by {made}."
+            why = f" Cause: {self.cause}." if self.cause else ""
+            return f"FAIL: First boundary outside its bound: {row.tensor!r}, made by {made}.{why}"
         if far is not None:
             return (
                 f"FAIL: Output {far.output!r} of {far.stage} against {far.against}: SQNR {far.sqnr_db:.1f} dB, below "
@@ -140,7 +179,8 @@ class Verification:
     def save_html(self, path: str | Path) -> Path:
         """Write the report as one page."""
         when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        what = ", ".join(item for item in (self.file or "a model in memory", self.dialect, when) if item)
+        kernels = f"kernels of {self.family}" if self.family else ""
+        what = ", ".join(item for item in (self.file or "a model in memory", self.dialect, kernels, when) if item)
         mark = "inside" if self.passed else "outside"
         parts = [
             "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Verification</title>",
@@ -151,6 +191,13 @@ class Verification:
             _page_table(_OUTPUT_HEAD, _output_cells(self.outputs), [row.inside for row in self.outputs]),
             "<h2>Quantised boundaries</h2>",
             _page_table(_BOUNDARY_HEAD, _boundary_cells(self.boundaries), [row.inside for row in self.boundaries]),
+            *_section("Weights that no input can saturate", _REMEDY_HEAD, _remedy_cells(self.remedies)),
+            *_section(
+                "Predicted on other processors",
+                _FAMILY_HEAD,
+                _family_cells(self.families),
+                [row.same for row in self.families],
+            ),
             "</body></html>",
         ]
         target = Path(path)
@@ -167,6 +214,33 @@ th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px soli
 th { color: #666; font-weight: 500; } .outside { background: #fde8e8; }
 .inside { background: #e6f6e8; }
 """
+
+
+_REMEDY_HEAD = ("layer", "remedy", "noise dB", "SQNR dB", "judged on", "cost of each remedy, dB")
+_FAMILY_HEAD = ("processors", "answers", "first layer that differs", "kernel", "LSB", "outputs dB", "which are they")
+
+
+def _remedy_cells(rows: Sequence[RemedyRow]) -> list[list[str]]:
+    return [
+        [row.node, row.remedy, f"{row.cost_db:+.1f}", f"{row.sqnr_db:.1f}", "samples" if row.measured else "weights",
+         ", ".join(f"{name} {cost:+.1f}" for name, cost in sorted(row.tried.items(), key=lambda one: one[1]))]
+        for row in rows
+    ]  # fmt: skip
+
+
+def _family_cells(rows: Sequence[FamilyRow]) -> list[list[str]]:
+    return [
+        [row.family, "same bits" if row.same else "DIFFER", row.module or row.tensor, row.kernel,
+         str(row.lsb), _decibels(row.sqnr_db), row.title]
+        for row in rows
+    ]  # fmt: skip
+
+
+def _section(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], fine: Sequence[bool] | None = None
+) -> list[str]:
+    """Return a heading and its table, nothing for no rows."""
+    return [f"<h2>{escape(title)}</h2>", _page_table(head, rows, fine or [True] * len(rows))] if rows else []
 
 
 def _decibels(value: float | None) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,18 @@ from onnxruntime import GraphOptimizationLevel
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from embedl_deploy.dialect import family_for, family_here, remedies_of
 from embedl_deploy.dialect._files import load
-from embedl_deploy.dialect._model import DIALECT, LABELS, metadata
+from embedl_deploy.dialect._model import DIALECT, LABELS, Weight, metadata, read
 from embedl_deploy.dialect._names import read_modules
 from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array
+from embedl_deploy.dialect._origin import recall
+from embedl_deploy.dialect._portable import digest_of
 from embedl_deploy.errors import InputError, ModelFileError
-from embedl_deploy.export._verification import BoundaryRow, OutputRow, Verification
-from embedl_deploy.integer import IntegerModel
+from embedl_deploy.export._verification import BoundaryRow, FamilyRow, OutputRow, Verification
+from embedl_deploy.integer import IntegerModel, IntegerRun
 from embedl_deploy.nn import QuantStub
+from embedl_kernels import EXACT, Family, families
 
 Stage = Callable[..., Any]
 # Both sides of a boundary round, so they may be one step apart; the rest is for sums in another order.
@@ -43,6 +48,7 @@ def verify(
     transformed: Stage | None = None,
     simulated: Stage | None = None,
     min_sqnr_db: float = 6.0,
+    targets: Iterable[str] | None = None,
 ) -> Verification:
     """Compare an exported file with the models it came from, in ONNX Runtime on this machine.
 
@@ -54,6 +60,8 @@ def verify(
         simulated: The quantised model in torch; its boundaries are compared with the file's.
         min_sqnr_db: What every output must reach against the other stages. Models that have nothing to do with each
             other come out near 0 or below; raise it to demand a quality.
+        targets: Kernel families to predict the answers of, by name, or ``["all"]``: a row each says whether the file
+            gives the same bits there, and if not, where it first differs and by how much.
 
     Raises:
         ModelFileError: The file cannot be read.
@@ -61,7 +69,7 @@ def verify(
     """
     stages = {"original": original, "transformed": transformed, "simulated": simulated}
     model = load(exported)
-    work = _Work(model, {name: stage for name, stage in stages.items() if stage is not None})
+    work = _Work(model, {name: stage for name, stage in stages.items() if stage is not None}, _wanted(targets))
     count = 0
     for sample in samples:
         work.take(sample)
@@ -73,8 +81,15 @@ def verify(
     if dialect and not dialect.startswith("onnxruntime"):
         work.notes.append(f"Judged with ONNX Runtime's kernels on this machine; those of {dialect} were not run.")
     return Verification(
-        work.output_rows(min_sqnr_db), work.boundary_rows(), count, tuple(work.notes), file, dialect
+        work.output_rows(min_sqnr_db), work.boundary_rows(), count, tuple(work.notes), file, dialect, work.here.name,
+        work.cause(), work.family_rows(), remedies_of(model),
     )  # fmt: skip
+
+
+def _wanted(targets: Iterable[str] | None) -> tuple[Family, ...]:
+    """Return the families that were asked for by name."""
+    names = [targets] if isinstance(targets, str) else list(targets or ())
+    return families() if "all" in names else tuple(family_for(name) for name in names)
 
 
 class _Tally:
@@ -108,11 +123,16 @@ class _Tally:
 class _Work:
     """Runs the stages sample by sample and keeps sums, never samples."""
 
-    def __init__(self, model: onnx.ModelProto, stages: dict[str, Stage]) -> None:
+    def __init__(self, model: onnx.ModelProto, stages: dict[str, Stage], targets: tuple[Family, ...]) -> None:
         self.model = model
         self.stages = stages
         self.notes: list[str] = []
-        self.integer = IntegerModel(model)
+        self.here = family_here()
+        # The judge adds up exactly, whatever this processor does: a file is proved by its own arithmetic.
+        self.integer = IntegerModel(model, family=replace(self.here, u8s8=EXACT, wraps=""))
+        self.origin = _origin_weights(model)
+        self.predicted = _Predicted(IntegerModel(model, family=self.here)) if self.here.saturates else None
+        self.foretold = {target.name: _Foretold(model, target) for target in targets}
         self.outputs = [value.name for value in model.graph.output]
         names = self.integer.parts.integers
         self.watched = {boundary: names[boundary] for boundary in self.integer.parts.tensor_of if boundary in names}
@@ -125,6 +145,7 @@ class _Work:
         self.layers: dict[str, float] = {}
         self.sides: dict[str, _Tally] = {}
         self.labels = _labels(model, self.integer)
+        self.exact: IntegerModel | None = None
 
     def take(self, sample: Sample) -> None:
         """Run every stage on one sample."""
@@ -135,6 +156,10 @@ class _Work:
             results[name] = self._call(stage, feed, taps if name == "simulated" else None)
         results["file"] = run(self.plain, None, feed)
         results["integer"] = [self.integer.run(feed).outputs[name] for name in self.outputs]
+        if self.foretold:
+            exact = self.exact_run(feed)
+            for one in self.foretold.values():
+                one.take(feed, exact)
         self._compare_outputs(results)
         # Asked for no name, ONNX Runtime gives every output.
         values = run(self.tapped, list(self.watched.values()), feed) if self.watched else []
@@ -201,6 +226,29 @@ class _Work:
             if boundary in made:
                 steps = np.abs(values.astype(np.int64) - made[boundary].astype(np.int64))
                 self.steps[boundary] = max(self.steps[boundary], int(steps.max(initial=0)))
+        if self.predicted is not None and any(self.steps.values()):
+            self.predicted.take(feed, given)
+
+    def exact_run(self, feed: dict[str, np.ndarray]) -> IntegerRun:
+        """Run the file by its own arithmetic, as processors with VNNI do."""
+        if self.exact is None:
+            self.exact = IntegerModel(self.model)
+        return self.exact.run(feed)
+
+    def cause(self) -> str:
+        """Say why boundaries are outside, where this processor's kernels explain it."""
+        outside = [row for row in self.boundary_rows() if row.kernel_lsb > row.kernel_bound]
+        if self.predicted is None or not outside or not self.predicted.explains:
+            return ""
+        return (
+            f"{self.here.cause}; {len(outside)} boundaries differ from the file's arithmetic, each by what that "
+            "predicts. Write the portable file: export_onnx(..., dialect='onnxruntime-x86'), or embedl-deploy relower "
+            "FILE PORTABLE --dialect onnxruntime-x86"
+        )
+
+    def family_rows(self) -> tuple[FamilyRow, ...]:
+        modules = {node: names[0] for node, names in read_modules(self.model).items()}
+        return tuple(one.row(modules) for one in self.foretold.values())
 
     def _compare_taps(self, given: dict[str, np.ndarray], taps: dict[str, np.ndarray]) -> None:
         for boundary, values in given.items():
@@ -215,7 +263,7 @@ class _Work:
 
     def _compare_layers(self, feed: dict[str, np.ndarray], taps: dict[str, np.ndarray]) -> None:
         """Run the file's operators in float on the simulation's values and compare what they make."""
-        made = self.integer.run_float(feed, taps)
+        made = self.integer.run_float(feed, taps, self.origin)
         for boundary in self.watched:
             tensor, params = self.integer.parts.tensor_of[boundary], self.integer.parts.params[boundary]
             if tensor not in taps or tensor not in made or made[tensor].shape != taps[tensor].shape:
@@ -261,9 +309,80 @@ def _labels(model: onnx.ModelProto, integer: IntegerModel) -> dict[str, str]:
     tensors = set(integer.parts.tensor_of.values())
     found = json.loads(metadata(model).get(LABELS, "{}"))
     return {
-        label: next((name for name in (tensor, f"{tensor}/raw", f"{tensor}/floor") if name in tensors), tensor)
-        for label, tensor in found.items()
+        label: next((name for name in _names_of(tensor) if name in tensors), tensor) for label, tensor in found.items()
     }
+
+
+def _names_of(tensor: str) -> tuple[str, ...]:
+    """Return what lowering may have renamed a tensor to."""
+    return tensor, f"{tensor}/raw", f"{tensor}/floor", f"{tensor}/narrow"
+
+
+def _origin_weights(model: onnx.ModelProto) -> dict[str, Weight]:
+    """Return the simulated weights of layers that a remedy changed, if the file has the ones that it wrote."""
+    rows = [row for row in remedies_of(model) if row.remedy != "none"]
+    if not rows:
+        return {}
+    now, before = read(model).weights, recall(read(model)).weights
+    return {
+        row.weight: before[row.weight]
+        for row in rows
+        if row.weight in before and row.digest == (digest_of(now[row.weight]) if row.weight in now else "")
+    }
+
+
+class _Predicted:
+    """Whether this processor's kernels, as they are known, explain what the runtime answered."""
+
+    def __init__(self, model: IntegerModel) -> None:
+        self.model = model
+        self.explains = False
+
+    def take(self, feed: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
+        made = self.model.run(feed, given).boundaries
+        inexact = set(self.model.inexact)
+        makers = {kernel.boundary: kernel.node.name for kernel in self.model.kernels}
+        off = [
+            np.abs(values.astype(np.int64) - made[name].astype(np.int64)).max(initial=0)
+            for name, values in given.items()
+            if name in made and makers.get(name) not in inexact
+        ]
+        self.explains = max(off, default=0) <= 1
+
+
+class _Foretold:
+    """What one family of processors answers, against the file's own arithmetic."""
+
+    def __init__(self, model: onnx.ModelProto, family: Family) -> None:
+        self.family = family
+        self.model = IntegerModel(model, family=family)
+        self.steps: dict[str, int] = {}
+        self.outputs = _Tally()
+        self.largest = 0.0
+
+    def take(self, feed: dict[str, np.ndarray], exact: IntegerRun) -> None:
+        """Run one sample."""
+        found = self.model.run(feed)
+        for name, values in found.boundaries.items():
+            if name in exact.boundaries and values.dtype == exact.boundaries[name].dtype:
+                steps = np.abs(values.astype(np.int64) - exact.boundaries[name].astype(np.int64))
+                self.steps[name] = max(self.steps.get(name, 0), int(steps.max(initial=0)))
+        for name, values in found.outputs.items():
+            self.outputs.add(exact.outputs[name], values)
+
+    def row(self, modules: dict[str, str]) -> FamilyRow:
+        """Return what was found."""
+        makers = {kernel.boundary: kernel for kernel in self.model.kernels if kernel.boundary is not None}
+        first = next(
+            (name for kernel in self.model.kernels if (name := kernel.boundary) and self.steps.get(name)), None
+        )
+        kernel = makers.get(first) if first is not None else None
+        return FamilyRow(
+            self.family.name, self.family.title, first is None and self.outputs.noise == 0,
+            "" if first is None else self.model.parts.tensor_of[first],
+            "" if kernel is None else modules.get(kernel.node.name, ""), "" if kernel is None else kernel.name,
+            max(self.steps.values(), default=0) if first is None else self.steps[first], self.outputs.decibels,
+        )  # fmt: skip
 
 
 def _with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:

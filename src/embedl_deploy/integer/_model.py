@@ -1,11 +1,13 @@
 """A Q/DQ model run as ONNX Runtime runs it: fused kernels in integers, the rest in float.
 
 Bit-exact: QLinearConv, QGemm, QLinearMatMul, MatMulIntegerToFloat, QLinearAdd, QLinearMul, QLinearConcat, both average
-pools, LeakyRelu, Sigmoid, and what moves integers. Not promised: QLinearSoftmax, and operators that stay float, because
-ONNX Runtime fuses those further and sums in another order; a value next to a rounding edge may then differ by one step.
+pools, LeakyRelu, Sigmoid, QLinearSoftmax, and what moves integers, on every family of processors, saturation included.
+Not promised: operators that stay float, because ONNX Runtime fuses those further and sums in another order; a value
+next to a rounding edge may then differ by one step.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +18,22 @@ from onnx import helper, numpy_helper
 
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
-from embedl_deploy.dialect._model import Parts, attribute, read
-from embedl_deploy.dialect._numbers import Params
+from embedl_deploy.dialect._model import Parts, Weight, attribute, read
+from embedl_deploy.dialect._numbers import Params, resign
 from embedl_deploy.dialect._observe import make_session
+from embedl_deploy.dialect._rows import pads_of
 from embedl_deploy.errors import InputError
 from embedl_deploy.integer import _kernels as kernels
+from embedl_deploy.integer import _slips as slips
+from embedl_deploy.integer._slips import Window
+from embedl_kernels import Family, get_family
 
-# Kernels whose arithmetic is reproduced up to one step only.
-INEXACT = frozenset({"QLinearSoftmax"})
+
+def _family(name: str) -> Family:
+    try:
+        return get_family(name)
+    except KeyError as exc:
+        raise InputError(str(exc.args[0])) from exc
 
 
 @dataclass(frozen=True)
@@ -44,12 +54,18 @@ class IntegerModel:
 
     Args:
         model: A file or a model in memory.
-        signed_kernels: Whether kernels for signed activations are used, as on ARM.
+        family: The processor whose kernels are computed, one of ``embedl_kernels.families()`` or its name; those of x86
+            with VNNI, which are exact, when left out.
+
+    Raises:
+        InputError: There is no such family.
     """
 
-    def __init__(self, model: onnx.ModelProto | str | os.PathLike[str], *, signed_kernels: bool = False) -> None:
+    def __init__(self, model: onnx.ModelProto | str | os.PathLike[str], *, family: str | Family = "x86-vnni") -> None:
+        self.family = family if isinstance(family, Family) else _family(family)
         self.parts: Parts = propagated(read(load(model)))
-        self.kernels: tuple[Kernel, ...] = tuple(fuse(self.parts, signed_kernels=signed_kernels))
+        self.kernels: tuple[Kernel, ...] = tuple(fuse(self.parts, signed_kernels=self.family.signed))
+        self._reads = Counter(self.parts.edges.values())
         self._constants = {name: numpy_helper.to_array(value) for name, value in self.parts.constants().items()}
         self._nodes = {node.name: node for node in self.parts.graph.node}
         self._sessions: dict[tuple[Any, ...], Any] = {}
@@ -58,9 +74,7 @@ class IntegerModel:
     def inexact(self) -> tuple[str, ...]:
         """Name the operators that are not reproduced to the bit."""
         return tuple(
-            kernel.node.name
-            for kernel in self.kernels
-            if (not kernel.integer and kernel.node.op_type != "Identity") or kernel.name in INEXACT
+            kernel.node.name for kernel in self.kernels if not kernel.integer and kernel.node.op_type != "Identity"
         )
 
     def run(self, inputs: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray] | None = None) -> IntegerRun:
@@ -83,14 +97,24 @@ class IntegerModel:
         outputs = {value.name: run.real[value.name] for value in self.parts.graph.output}
         return IntegerRun(outputs, run.whole)
 
-    def run_float(self, inputs: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run_float(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        given: Mapping[str, np.ndarray],
+        weights: Mapping[str, Weight] | None = None,
+    ) -> dict[str, np.ndarray]:
         """Run the float graph, where edges with Q/DQ read given values; an edge without one reads what was computed.
+
+        Args:
+            inputs: Arrays by input name.
+            given: Real values by tensor.
+            weights: Weights to use instead of the file's own, by name.
 
         Returns:
             Every tensor that was computed, before rounding.
         """
         real = {**self._constants, **{name: np.asarray(value) for name, value in inputs.items()}}
-        real |= {name: weight.real for name, weight in self.parts.weights.items()}
+        real |= {name: weight.real for name, weight in {**self.parts.weights, **(weights or {})}.items()}
         for node in self.parts.graph.node:
             values: list[np.ndarray | None] = []
             for index, name in enumerate(node.input):
@@ -146,6 +170,7 @@ class _Run:
             "QLinearConcat": self._concat,
             "QLinearGlobalAveragePool": self._global_average,
             "QLinearAveragePool": self._average,
+            "QLinearSoftmax": self._softmax,
         }
 
     def do(self, kernel: Kernel) -> None:
@@ -175,6 +200,14 @@ class _Run:
         if boundary not in self.whole:
             self.whole[boundary] = params.quantize(self.real[self.parts.tensor_of[boundary]])
         return self.given.get(boundary, self.whole[boundary]), params
+
+    def _seen(self, node: onnx.NodeProto, index: int, values: np.ndarray, params: Params) -> tuple[np.ndarray, Params]:
+        """Return an operand as the kernel sees it: x86 turns an int8 pair with one reader into uint8."""
+        boundary = self.parts.edges.get((node.name, index))
+        alone = boundary is not None and self.model._reads[boundary] == 1
+        if params.type != "int8" or self.model.family.signed or not alone:
+            return values, params
+        return np.asarray(values.astype(np.int16) + 128, np.uint8), resign(params, "uint8")
 
     def _value(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
         """Return an operand as float, or None for one left out."""
@@ -213,10 +246,12 @@ class _Run:
         strides = list(attribute(node, "strides") or [1] * rank)
         dilations = list(attribute(node, "dilations") or [1] * rank)
         pads = pads_of(node, values.shape[2:], weight.shape[2:], strides, dilations)
+        window = Window(tuple(weight.shape[2:]), strides, pads, dilations, int(attribute(node, "group", 1)))
         total = kernels.convolve(
             kernels.centred(values, x), kernels.centred(weight, w), strides=strides, pads=pads, dilations=dilations,
-            group=int(attribute(node, "group", 1)),
+            group=window.groups,
         )  # fmt: skip
+        total = total + slips.convolution(self.model.family, *self._seen(node, 0, values, x), weight, w, window)
         channels = (-1, *([1] * rank))
         if len(node.input) > 2 and node.input[2]:
             total = total + self._bias(node.input[2], x, w).reshape(channels)
@@ -227,6 +262,7 @@ class _Run:
     def _matmul(self, kernel: Kernel) -> np.ndarray:
         (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
         total = np.asarray(kernels.centred(first, a) @ kernels.centred(second, b))
+        total = total + slips.product(self.model.family, *self._seen(kernel.node, 0, first, a), second, b)
         return self._finish(kernel, total, kernels.combined_scale(a, b, None))
 
     def _finish(self, kernel: Kernel, total: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -246,6 +282,10 @@ class _Run:
             alpha = np.float32(attribute(node, "alpha", 1.0))
             scale = np.asarray(np.float32(alpha * a.scale) * b.scale, np.float32)
         total = np.asarray(product_a @ product_b)
+        if node.op_type == "Gemm":
+            first = first.T if attribute(node, "transA", 0) else first
+            second = second.T if attribute(node, "transB", 0) else second
+        total = total + slips.product(self.model.family, *self._seen(node, 0, first, a), second, b)
         for name in self._gemm_biases(kernel):
             total = total + self._bias(name, a, b)
         return self._finish(kernel, total, scale)
@@ -259,7 +299,7 @@ class _Run:
 
     def _add(self, kernel: Kernel) -> np.ndarray:
         (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
-        return kernels.add(first, a, second, b, self._sure_format(kernel))
+        return kernels.add(first, a, second, b, self._sure_format(kernel), self.model.family.add)
 
     def _mul(self, kernel: Kernel) -> np.ndarray:
         (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
@@ -287,6 +327,11 @@ class _Run:
             include_pad=bool(attribute(node, "count_include_pad", 0)),
         )  # fmt: skip
 
+    def _softmax(self, kernel: Kernel) -> np.ndarray:
+        values, params = self._operand(kernel.node, 0)
+        axis = int(attribute(kernel.node, "axis", -1))
+        return kernels.softmax(values, params, self._sure_format(kernel), axis)
+
     def _by_table(self, kernel: Kernel) -> np.ndarray:
         """Run an operator of one operand through float, as a table of all integers would."""
         values, params = self._operand(kernel.node, 0)
@@ -300,22 +345,3 @@ class _Run:
         rest = [self._value(node, index) for index in range(1, len(node.input))]
         (result, *_) = self.model.single(node, [values, *rest])
         return result
-
-
-def pads_of(
-    node: onnx.NodeProto, sizes: tuple[int, ...], window: tuple[int, ...], strides: list[int], dilations: list[int]
-) -> list[int]:
-    """Return the padding of a window operator, before and after each axis."""
-    rank = len(window)
-    kind = attribute(node, "auto_pad", b"NOTSET")
-    kind = kind.decode() if isinstance(kind, bytes) else kind
-    if kind in ("NOTSET", "VALID", ""):
-        return list(attribute(node, "pads") or [0] * (2 * rank)) if kind != "VALID" else [0] * (2 * rank)
-    before, after = [], []
-    for size, length, stride, dilation in zip(sizes, window, strides, dilations, strict=True):
-        span = (length - 1) * dilation + 1
-        total = max((-(-size // stride) - 1) * stride + span - size, 0)
-        small, large = total // 2, total - total // 2
-        before.append(small if kind == "SAME_UPPER" else large)
-        after.append(large if kind == "SAME_UPPER" else small)
-    return before + after

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from embedl_deploy._graph import Example
 from embedl_deploy.backend import Backend, get_backend
 from embedl_deploy.errors import InputError, QuantizationError
+from embedl_deploy.nn.samples import carry_samples, keeping_samples
 from embedl_deploy.pattern import Pattern
 from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, calibrate, describe
 from embedl_deploy.quantize._calibration import Calibration
@@ -108,9 +109,11 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
     if forward_loop is not None and not (args is None and kwargs is None):
         _try_example(model, args, kwargs)
     job = _Job(model, args, kwargs, config, backend, data, chosen)
-    result, report = job.run(progress=progress)
+    first, report = job.run(progress=progress)
+    result = first
     if target is not None:
-        result, report = job.search(result, report, target)
+        result, report = job.search(first, report, target)
+        carry_samples(first, result)
     put_report(result, replace(report, example_only=forward_loop is None))
     if freeze_weights:
         bake_weights(result)
@@ -170,7 +173,8 @@ class _Job:
         """Place, calibrate and cure."""
         placement = plan_qdq(self.model, self.args, self.config, backend=self.backend, kwargs=self.kwargs)
         result = insert_qdq(self.model, placement, self.config)
-        calibration = calibrate(result, self.data, progress=progress)
+        with keeping_samples(result):
+            calibration = calibrate(result, self.data, progress=progress)
         if not self.cures or isinstance(self.data, Calibration):
             return result, QuantReport(placement, calibration)
         sample, held = halves(self.sample(result))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from embedl_kernels._layer import Fitted, Layer, Remedy
 from embedl_kernels.remedies.scaled import project
 
 
 def fit(layer: Layer) -> Fitted:
     """Clip the pairs that can saturate."""
-    return Fitted(project(layer.codes), layer.scale)
+    return Fitted(project(np.maximum(layer.codes, -127)), layer.scale)
 
 
 REMEDY = Remedy("clipped", "scales stay, pairs that can saturate are clipped", fit)

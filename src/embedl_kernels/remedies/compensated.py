@@ -16,6 +16,8 @@ from embedl_kernels._pairs import PAIR_LIMIT
 from embedl_kernels.remedies.scaled import safe_scale
 
 _BLOCK = 512
+# Columns after which errors are passed on at once, as one product of matrices.
+_STRIDE = 32
 # Share of the mean second moment that is added to each: inputs that are always zero must not blow up.
 _DAMPING = 0.01
 
@@ -43,17 +45,24 @@ def _block(weight: np.ndarray, inputs: np.ndarray, scale: np.ndarray) -> np.ndar
     # In steps of the scale, so that limits are whole numbers; columns as rows, so that each is contiguous.
     left = np.ascontiguousarray((weight / scale[:, None]).T)
     codes = np.zeros(left.shape, np.float64)
-    for at in range(size):
-        low, high = -128.0, 127.0
-        if at % 2:
-            before = codes[at - 1]
-            high = np.minimum(high, PAIR_LIMIT - np.maximum(before, 0))
-            low = np.maximum(low, np.maximum(-before, 0) - PAIR_LIMIT)
-        codes[at] = np.minimum(np.maximum(np.rint(left[at]), low), high)
-        error = (left[at] - codes[at]) / spread[at, at]
-        if at + 1 < size:
-            left[at + 1 :] -= spread[at, at + 1 :, None] * error
+    for start in range(0, size, _STRIDE):
+        end = min(start + _STRIDE, size)
+        errors = np.empty((end - start, left.shape[1]))
+        for at in range(start, end):
+            codes[at] = _limited(np.rint(left[at]), codes[at - 1] if at % 2 else None)
+            errors[at - start] = (left[at] - codes[at]) / spread[at, at]
+            left[at + 1 : end] -= spread[at, at + 1 : end, None] * errors[at - start]
+        left[end:] -= spread[start:end, end:].T @ errors
     return np.asarray(codes.T, np.int8)
+
+
+def _limited(wanted: np.ndarray, before: Optional[np.ndarray]) -> np.ndarray:
+    """Keep integers where neither they nor the pair that they close can saturate."""
+    if before is None:
+        return np.asarray(np.clip(wanted, -127, 127))
+    high = np.minimum(127, PAIR_LIMIT - np.maximum(before, 0))
+    low = np.maximum(-127, np.maximum(-before, 0) - PAIR_LIMIT)
+    return np.asarray(np.clip(wanted, low, high))
 
 
 REMEDY = Remedy("compensated", "larger scales, and rounding errors made good by the weights that follow", fit)

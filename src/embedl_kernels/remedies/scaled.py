@@ -8,7 +8,8 @@ from embedl_kernels._layer import Fitted, Layer, Remedy
 from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums
 
 # How much wider the step gets when rounding pushed a pair over the limit.
-_STEP = 1.002
+_STEP = 1.003
+_ROUNDS = 20
 
 
 def safe_scale(layer: Layer) -> np.ndarray:
@@ -19,11 +20,15 @@ def safe_scale(layer: Layer) -> np.ndarray:
     scale = np.where(scale > 0, scale, layer.scale)
     if layer.shared:
         scale = np.full_like(scale, scale.max())
-    for _ in range(200):
-        bad = can_saturate(rounded(weight, scale)).any(-1)
+    bad = np.ones(scale.shape, bool)
+    for _ in range(_ROUNDS):
+        bad[bad] = can_saturate(rounded(weight[bad], scale[bad])).any(-1)
         if not bad.any():
             break
-        scale = np.where(bad.any() if layer.shared else bad, scale * _STEP, scale)
+        if layer.shared:
+            bad[...] = True
+        scale[bad] *= _STEP
+    # What is left over, if anything, is clipped.
     return np.asarray(scale.astype(np.float32), np.float64)
 
 
@@ -37,7 +42,7 @@ def pair_sums_real(weight: np.ndarray) -> "tuple[np.ndarray, np.ndarray]":
 
 def rounded(weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Round to the nearest integer of 8 bits."""
-    return np.asarray(np.clip(np.rint(weight / scale[..., None]), -128, 127), np.int8)
+    return np.asarray(np.clip(np.rint(weight / scale[..., None]), -127, 127), np.int8)
 
 
 def project(codes: np.ndarray) -> np.ndarray:

@@ -108,7 +108,8 @@ def test_a_missing_range_is_told() -> None:
 def test_after_relu_the_zero_point_is_the_minimum() -> None:
     """So that the runtime sees that the Relu does nothing; the scale stays to the bit."""
     source = read(tensorrt_residual())
-    x86, arm = read(lower(tensorrt_residual(), "onnxruntime-x86")), read(lower(tensorrt_residual(), "onnxruntime-arm"))
+    x86 = read(lower(tensorrt_residual(), "onnxruntime-x86-vnni"))
+    arm = read(lower(tensorrt_residual(), "onnxruntime-arm"))
     assert (x86.params["r0"].type, int(x86.params["r0"].zero_point)) == ("uint8", 0)
     assert (arm.params["r0"].type, int(arm.params["r0"].zero_point)) == ("int8", -128)
     assert (x86.params["x"].type, int(x86.params["x"].zero_point)) == ("uint8", 128)
@@ -120,7 +121,7 @@ def test_after_relu_the_zero_point_is_the_minimum() -> None:
 
 def test_refit_uses_all_integers() -> None:
     """A range that starts at 0 gets a step half as long."""
-    found = read(lower(tensorrt_residual(), "onnxruntime-x86", scales="refit"))
+    found = read(lower(tensorrt_residual(), "onnxruntime-x86-vnni", scales="refit"))
     assert float(found.params["r0"].scale) == pytest.approx(found.ranges["r0"][1] / 255)
 
 

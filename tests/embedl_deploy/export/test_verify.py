@@ -48,7 +48,8 @@ def test_all_stages_of_a_real_export(tmp_path: Path) -> None:
     assert found.passed
     rows = {(row.stage, row.against): row for row in found.outputs}
     assert rows["integer", "file"].max_error == 0
-    assert rows["file", "simulated"].sqnr_db > 50
+    # The portable weights are not the simulated ones; those of the dialect with all 8 bits are.
+    assert rows["file", "simulated"].sqnr_db > 40
     assert rows["file", "simulated"].agreement == 1
     assert all(row.kernel_lsb == 0 for row in found.boundaries)
     assert all(row.layer_lsb is not None and row.layer_lsb <= 0.51 for row in found.boundaries)
@@ -56,7 +57,7 @@ def test_all_stages_of_a_real_export(tmp_path: Path) -> None:
     page = found.save_html(tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "QLinearConv" in page
-    assert "net.onnx, onnxruntime-x86, 20" in page
+    assert "net.onnx, onnxruntime-x86, kernels of " in page
     assert "<p class='inside'><strong>PASS" in page
     assert json.loads(json.dumps(found.to_dict()))["passed"] is True
 

@@ -1,0 +1,230 @@
+"""Weights that every processor's integer kernels multiply alike: the remedy that costs each layer least.
+
+Kernels without VNNI add products of u8 and s8 in pairs of neighbours along K, in 16 bits, with saturation. K runs over
+the kernel's positions and then over the channels of a group, channels innermost; for matrix products over the weight's
+rows. Where a layer's weights could saturate, `embedl_kernels.choose` finds others, on samples where there are some.
+"""
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from embedl_deploy.dialect._constants import Layer, integer_biases, layers, symmetric
+from embedl_deploy.dialect._dialects import Dialect
+from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
+from embedl_deploy.dialect._islands import keep_float
+from embedl_deploy.dialect._model import REMEDIES, Parts, Weight, attribute, metadata, replace_nodes
+from embedl_deploy.dialect._numbers import Params, per_tensor
+from embedl_deploy.dialect._rows import Rows, gather_rows
+from embedl_kernels import Choice, Fitted, choose
+from embedl_kernels import Layer as Problem
+
+PAIRED = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat"})
+"""Kernels of ONNX Runtime that add products in pairs; a depthwise QLinearConv does not."""
+
+
+@dataclass(frozen=True)
+class RemedyRow:
+    """What was done to one layer so that no input can saturate it.
+
+    Attributes:
+        node: The layer's name in the file.
+        weight: Its weight's name.
+        remedy: ``none`` where nothing had to be done, else the remedy's name.
+        cost_db: By how much its noise grew over 8-bit weights on exact kernels.
+        sqnr_db: Its output against its noise.
+        measured: Whether this was judged on samples; else on the weights alone.
+        tried: The cost of every remedy that applied, by name.
+        digest: Of the weights that it wrote, so that nobody takes others for them.
+    """
+
+    node: str
+    weight: str
+    remedy: str
+    cost_db: float
+    sqnr_db: float
+    measured: bool
+    tried: dict[str, float]
+    digest: str = ""
+
+
+def digest_of(weight: Weight) -> str:
+    """Return what tells a weight from others: its integers and scales."""
+    found = hashlib.sha256(np.ascontiguousarray(weight.values).tobytes())
+    found.update(np.ascontiguousarray(weight.params.scale, np.float32).tobytes())
+    return found.hexdigest()[:16]
+
+
+def remedies_of(model: onnx.ModelProto) -> tuple[RemedyRow, ...]:
+    """Return what a portable file's layers got, from its metadata; nothing for other files."""
+    return tuple(RemedyRow(**row) for row in json.loads(metadata(model).get(REMEDIES, "[]")))
+
+
+def remedies_text(rows: Sequence[RemedyRow]) -> str:
+    """Write the rows for the metadata."""
+    return json.dumps([asdict(row) for row in rows], separators=(",", ":")) if rows else ""
+
+
+def is_paired(kernel: Kernel, parts: Parts) -> bool:
+    """Tell whether a kernel adds products in pairs: dense, in integers, with signed 8-bit weights."""
+    node = kernel.node
+    weight = parts.weights.get(node.input[1]) if len(node.input) > 1 else None
+    if not kernel.integer or kernel.name not in PAIRED or weight is None or weight.params.type != "int8":
+        return False
+    return not is_depthwise(node, weight.values.shape)
+
+
+def is_depthwise(node: onnx.NodeProto, shape: Sequence[int]) -> bool:
+    """Tell whether a convolution has one input and one output channel a group: its kernels are exact."""
+    return node.op_type == "Conv" and shape[1] == 1 and int(attribute(node, "group", 1)) == shape[0]
+
+
+def make_portable(parts: Parts, dialect: Dialect, samples: Iterable[dict[str, np.ndarray]] | None) -> list[RemedyRow]:
+    """Give every layer whose kernel adds in pairs weights that no input can saturate; say what was done."""
+    found, written = _targets(parts, dialect)
+    rows = gather_rows(parts, [layer.node for layer in found], samples)
+    done: dict[str, tuple[str, Choice]] = {}
+    report = []
+    for layer in found:
+        view = _orientation(layer.node)
+        held = done.get(layer.weight)
+        if held is not None and held[0] != view:
+            # Read along two axes: unsigned weights are exact whatever the order of the products.
+            _write(parts, layer, Fitted(None, np.ones(1), 0, "uint8"))
+            continue
+        if held is None:
+            choice = choose(_problem(parts, layer, rows, written))
+            done[layer.weight] = (view, choice)
+            if choice.remedy != "none":
+                _write(parts, layer, choice.fitted)
+        choice = done[layer.weight][1]
+        kept = parts.weights.get(layer.weight)
+        report.append(
+            RemedyRow(
+                layer.node.name, layer.weight, choice.remedy, round(choice.cost_db, 3), round(choice.sqnr_db, 2),
+                choice.measured, {name: round(cost, 2) for name, cost in choice.tried.items()},
+                "" if kept is None else digest_of(kept),
+            )
+        )  # fmt: skip
+    return report
+
+
+def _targets(parts: Parts, dialect: Dialect) -> tuple[list[Layer], set[str]]:
+    """Return the layers whose kernels add in pairs, and the boundaries that integer kernels write."""
+    trial = copy.deepcopy(parts)
+    if dialect.integer_bias:
+        integer_biases(trial)
+    keep_float(trial, dialect)
+    trial = propagated(trial)
+    found = fuse(trial, signed_kernels=False)
+    written = {kernel.boundary for kernel in found if kernel.integer and kernel.boundary is not None}
+    names = {kernel.node.name for kernel in found if is_paired(kernel, trial)}
+    if not dialect.name.startswith("onnxruntime"):
+        # Rules of other runtimes do not say which kernel it is: whatever could be one is treated as one.
+        names = {
+            layer.node.name for layer in layers(parts)
+            if parts.weights[layer.weight].params.type == "int8"
+            and not is_depthwise(layer.node, parts.weights[layer.weight].values.shape)
+        }  # fmt: skip
+    return [layer for layer in layers(parts) if layer.node.name in names], written
+
+
+def _orientation(node: onnx.NodeProto) -> str:
+    return f"{node.op_type}{attribute(node, 'transB', 0)}{attribute(node, 'group', 1)}"
+
+
+def to_matrix(node: onnx.NodeProto, values: np.ndarray) -> np.ndarray:
+    """Return a weight as (groups, channels, K), K in the order in which kernels add."""
+    if node.op_type == "Conv":
+        groups = int(attribute(node, "group", 1))
+        return np.moveaxis(values, 1, -1).reshape(groups, values.shape[0] // groups, -1)
+    if node.op_type == "Gemm" and attribute(node, "transB", 0):
+        return values[None]
+    return np.moveaxis(values, -2, -1).reshape(1, -1, values.shape[-2])
+
+
+def from_matrix(node: onnx.NodeProto, matrix: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Return a weight in the shape it has in the file."""
+    if node.op_type == "Conv":
+        return np.ascontiguousarray(np.moveaxis(matrix.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
+    if node.op_type == "Gemm" and attribute(node, "transB", 0):
+        return matrix.reshape(shape)
+    turned = matrix.reshape(*shape[:-2], shape[-1], shape[-2])
+    return np.ascontiguousarray(np.moveaxis(turned, -1, -2))
+
+
+def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str]) -> Problem:
+    weight = parts.weights[layer.weight]
+    if np.any(weight.params.zero_point):
+        weight = symmetric(weight)
+    real = weight.real.astype(np.float64)
+    exact = parts.exact.get(layer.weight)
+    if exact is not None and exact.shape == real.shape:
+        step, _ = weight.params.spread(real.shape)
+        # Where rounding was learned or the weight was clipped on purpose, the code is what was meant.
+        real = np.where(np.abs(exact - real) <= 0.501 * step, exact, real)
+    codes = to_matrix(layer.node, weight.values)
+    many = weight.values.ndim > 2 and layer.node.op_type != "Conv"
+    given = weight.params.scale.astype(np.float64).reshape(-1)
+    scale = np.broadcast_to(given.max() if many else given, (codes.shape[0] * codes.shape[1],))
+    boundary = parts.edges[layer.node.name, 0]
+    alone = sum(name == boundary for name in parts.edges.values()) == 1
+    return Problem(
+        to_matrix(layer.node, real), codes, scale.reshape(codes.shape[:2]), rows.get(layer.node.name),
+        float(layer.input.scale), clippable=alone and boundary not in written, shared=many,
+        rounded=exact is None,
+    )  # fmt: skip
+
+
+def _write(parts: Parts, layer: Layer, fitted: Fitted) -> None:
+    """Put a layer's new weights into the model."""
+    node, weight = layer.node, parts.weights[layer.weight]
+    if fitted.kind == "float":
+        real = parts.exact.get(layer.weight, weight.real)
+        parts.graph.initializer.append(numpy_helper.from_array(np.asarray(real, np.float32), layer.weight))
+        del parts.weights[layer.weight]
+        for edge in [edge for edge in parts.edges if edge[0] == node.name]:
+            del parts.edges[edge]
+        parts.prune()
+        return
+    if fitted.kind == "uint8":
+        shifted = replace(weight.params, zero_point=weight.params.zero_point + 128, type="uint8")
+        parts.weights[layer.weight] = Weight((weight.values.astype(np.int16) + 128).astype(np.uint8), shifted)
+        return
+    assert fitted.codes is not None
+    values = from_matrix(node, np.maximum(fitted.codes, -127), weight.values.shape)
+    scale = fitted.scale.reshape(-1).astype(np.float32)
+    axis: int | None = layer.weight_axis
+    if weight.values.ndim > 2 and node.op_type != "Conv":
+        scale, axis = scale[0], None
+    parts.weights[layer.weight] = Weight(values, Params(scale, np.zeros(scale.shape, np.int64), "int8", axis))
+    if fitted.levels < 255:
+        _narrow(parts, parts.edges[node.name, 0], fitted.levels)
+
+
+def _narrow(parts: Parts, boundary: str, levels: int) -> None:
+    """Give an input fewer levels, and a Clip before it that no value gets past."""
+    tensor, params = parts.tensor_of[boundary], parts.params[boundary]
+    scale = np.float32(float(params.scale) * 255 / levels)
+    zero = int(np.rint(int(params.zero_point) * levels / 255))
+    clipped = f"{tensor}/narrow"
+    bounds = {f"{clipped}/low": -zero * scale, f"{clipped}/high": (levels - zero) * scale}
+    for name, value in bounds.items():
+        parts.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+    for node in parts.graph.node:
+        for index in range(len(node.input)):
+            if parts.edges.get((node.name, index)) == boundary:
+                node.input[index] = clipped
+    clip = onnx.helper.make_node("Clip", [tensor, *bounds], [clipped], name=f"narrow/{tensor}")
+    nodes = list(parts.graph.node)
+    at = next((place + 1 for place, node in enumerate(nodes) if tensor in node.output), 0)
+    nodes.insert(at, clip)
+    replace_nodes(parts.graph, nodes)
+    parts.tensor_of[boundary] = clipped
+    parts.params[boundary] = per_tensor(float(scale), zero, params.type)
