@@ -31,9 +31,18 @@ def fingerprint(name: str) -> str:
 def constraints() -> list[str]:
     """Return pip's options for the tested versions; they were tested with one Python and hold for that one."""
     if sys.version_info[:2] != NEEDED:
-        sys.stderr.write(f"Python {sys.version.split()[0]}: the tested versions are for {NEEDED[0]}.{NEEDED[1]}.\n")
+        tested = ".".join(map(str, NEEDED))
+        sys.stderr.write(
+            f"Python {sys.version.split()[0]}: {CONSTRAINTS} was tested with {tested}; taking the newest in range.\n"
+        )
         return []
     return ["--constraint", CONSTRAINTS]
+
+
+def made_with() -> tuple[int, int] | None:
+    """Return the Python that .venv was made with; packages of another one do not work in it."""
+    folders = sorted(VENV.glob("lib/python3.*/site-packages"))
+    return (3, int(folders[0].parent.name.partition(".")[2])) if folders else None
 
 
 def prepare(name: str) -> None:
@@ -47,8 +56,13 @@ def prepare(name: str) -> None:
         if stamp.exists() and stamp.read_text() == wanted:
             return
         sys.stderr.write(f"Setting up .venv from requirements/{name}.txt (once; some minutes, most of it torch) ...\n")
+        other = made_with()
+        if other not in (None, sys.version_info[:2]):
+            found, this = (".".join(map(str, version)) for version in (other, sys.version_info[:2]))
+            sys.exit(f".venv was made with Python {found}, this is {this}: remove the folder {VENV} and try again.")
         if not (VENV / "bin" / "python").exists():
-            venv.create(VENV, with_pip=True)
+            # Links, as `python -m venv` makes them: a copied program may not find its shared library.
+            venv.create(VENV, symlinks=True, with_pip=True)
         pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *constraints(), "--requirement", f"requirements/{name}.txt"], cwd=ROOT, check=True)
         alone = f"requirements/{name}-nodeps.txt"

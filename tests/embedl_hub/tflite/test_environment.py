@@ -11,6 +11,7 @@ import pytest
 from embedl_hub.errors import ConfigError
 from embedl_hub.tflite.environment import (
     CACHE_VARIABLE,
+    _candidates,
     choose_python,
     doctor,
     find_environment,
@@ -36,6 +37,16 @@ def test_the_python_that_the_converter_declares_comes_first(tmp_path: Path) -> N
     assert choose_python([shim, old, eleven]) == (Path(eleven), "3.11.7")
     with pytest.raises(ConfigError, match=r"needs Python 3\.11, 3\.12, 3\.13; this machine has 3\.9\.1"):
         choose_python([shim, old])
+
+
+def test_pythons_in_a_folder_that_may_not_be_read_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is too long stands for it, since root may read every folder."""
+    locked = tmp_path / ("x" * 300)
+    monkeypatch.setenv("PYENV_ROOT", str(locked))
+    monkeypatch.setenv("PATH", f"{locked}:/usr/bin:/bin")
+    assert not any(path.startswith(str(locked)) for path in _candidates())
 
 
 def test_an_installation_that_fails_leaves_nothing_that_looks_ready(
