@@ -51,8 +51,8 @@ class Family:
         if not self.saturates:
             return ""
         return (
-            f"this processor has no VNNI: u8 x s8 kernels of {self.runtime} add products in pairs in 16 bits and cut off "
-            "what does not fit"
+            f"this processor has no VNNI: u8 x s8 kernels of {self.runtime} add products in pairs in 16 bits and cut "
+            "off what does not fit"
         )
 
 
