@@ -43,7 +43,7 @@ def pair(request: Request) -> Dict[str, Any]:
         runtime={"name": "onnxruntime", "version": ort.__version__, "available": ort.get_available_providers()},
         settings=dict(request.settings._asdict(), providers=list(request.settings.providers)),
         kernels=kernels(),
-        warnings=said,
+        warnings=list(dict.fromkeys(said)),
     )
 
 

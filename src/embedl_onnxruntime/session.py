@@ -188,7 +188,11 @@ class Model:
         sentence = said[0].upper() + said[1:] + "."
         # With another provider only some of its nodes are the CPU's, and perhaps none of those with integers.
         if not settings.allow_saturation and set(self.providers) == {CPU}:
-            raise BoardError("{} Or go on with wrong answers: --allow-saturation.".format(sentence))
+            raise BoardError(
+                "{} Or go on with wrong answers: --allow-saturation (allow_saturation=True of a device).".format(
+                    sentence
+                )
+            )
         return [sentence]
 
 

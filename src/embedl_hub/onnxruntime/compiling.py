@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel
+from embedl_hub.onnxruntime.kernels import tell_kernels
 from embedl_hub.onnxruntime.place import settings
 from embedl_hub.onnxruntime.quantizing import METHODS, NumberFormat, Request, number_format, quantize
 from embedl_hub.paths import RemotePath
@@ -78,6 +79,7 @@ def compile_model(
             )
         answer, compiled = _optimise(ctx, place, prepared, f"{onnx_path.stem}.compiled.onnx")
         _check_names(names, answer)
+        tell_kernels(ctx, place, answer, prepared)
     ctx.client.log_artifact(compiled, name="path")
     ctx.client.log_param("precision", precision_of(read_graph(compiled)))
     _log_answer(ctx, answer)
