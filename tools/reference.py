@@ -55,6 +55,24 @@ By hand: `pip install 'edgeproof-device[onnxruntime]'` or `'edgeproof-device[lit
 Each command prints one JSON object, messages go to stderr, and another exit code than 0 is a failure.
 What `profile` prints is [the profile document](profile-document.md).
 This page is written by `tools/reference.py` from the programs themselves.
+
+## Integer kernels
+
+Every answer of `embedl-onnxruntime` has `kernels`: what the CPU's integer kernels compute, asked of the runtime itself.
+
+| key | what it holds |
+|---|---|
+| `family` | the family that the runtime's answer confirms; null where it could not be asked |
+| `by_features` | the family that the processor's features suggest |
+| `u8s8` | `exact`, or `saturating`: pairs of products are cut off at 16 bits |
+| `probe` | the sum it gave, and how long asking took |
+| `problem` | only where it could not be asked: why |
+
+What families there are: [one file, several processors](../how-to/use-onnx-runtime.md#one-file-several-processors).
+
+A file with the metadata `edgeproof.requires` = `u8s8=exact` is refused by `compile`, `profile`, `pair` and
+`run-inference` where the family saturates; with `--allow-saturation` it runs, and `warnings` of the answer says what is
+wrong. The optimized file keeps the metadata.
 """
 _EXAMPLES_HEAD = """\
 # Examples

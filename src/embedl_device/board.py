@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 SYSFS = Path("/sys")
 PROC = Path("/proc")
+# What is not there when the processor itself, asked by numpy, says that it lacks the key.
+_NEEDS = {
+    "AVX2": ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8"),
+    "AVX512F": ("avx512f", "avx512_vnni", "amx_int8"),
+    "AVX512VNNI": ("avx512_vnni",),
+}
 
 
-def describe(sysfs: Path = SYSFS, proc: Path = PROC) -> Dict[str, Any]:
-    """Return what does not change during a measurement."""
+def describe(sysfs: Path = SYSFS, proc: Path = PROC, cpuid: Optional[Mapping[str, bool]] = None) -> Dict[str, Any]:
+    """Return what does not change during a measurement.
+
+    Args:
+        sysfs: Where the system's tree of devices is.
+        proc: Where its tables are.
+        cpuid: What the processor says of itself; numpy's table when not given.
+    """
     return {
         "system": platform.platform(),
         "architecture": platform.machine(),
@@ -22,7 +35,7 @@ def describe(sysfs: Path = SYSFS, proc: Path = PROC) -> Dict[str, Any]:
         "cpu": _cpu_name(proc),
         "cores_online": os.cpu_count(),
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "cpu_features": _cpu_features(proc),
+        "cpu_features": _cpu_features(proc, _cpuid() if cpuid is None else cpuid),
         "memory_bytes": _memory_total(proc),
         "max_clock_mhz": _clocks(sysfs, "cpuinfo_max_freq"),
     }
@@ -149,11 +162,27 @@ def _cpu_name(proc: Path) -> Optional[str]:
     return _cpu_lines(proc, ("model name", "Model", "Hardware"))
 
 
-def _cpu_features(proc: Path) -> List[str]:
+def _cpu_features(proc: Path, cpuid: Mapping[str, bool]) -> List[str]:
     """Return the instruction sets that decide which number format is fast."""
     flags = set((_cpu_lines(proc, ("flags", "Features")) or "").split())
+    # The kernel's list is the host's under an emulator, which runs programs on less.
+    for name, needing in _NEEDS.items():
+        if cpuid.get(name) is False:
+            flags.difference_update(needing)
     wanted = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm", "asimdhp", "sve", "bf16")
     return [name for name in wanted if name in flags]
+
+
+def _cpuid() -> Mapping[str, bool]:
+    """Return numpy's table of the processor's features; empty where there is none."""
+    for name in ("numpy._core._multiarray_umath", "numpy.core._multiarray_umath"):
+        try:
+            found = getattr(importlib.import_module(name), "__cpu_features__", None)
+        except ImportError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return {}
 
 
 def _memory_total(proc: Path) -> Optional[int]:

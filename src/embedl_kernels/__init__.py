@@ -8,7 +8,9 @@ weights of a layer that no input can saturate. NumPy only: deploy, the hub and t
 from embedl_kernels._choose import Choice, choose, remedies
 from embedl_kernels._families import (
     EXACT,
+    EXACT_U8S8,
     FAMILIES,
+    REQUIRES,
     SATURATING,
     Family,
     families,
@@ -22,9 +24,11 @@ from embedl_kernels._probe import MODEL, Probe, kernels_here, probe, same_family
 
 __all__ = [
     "EXACT",
+    "EXACT_U8S8",
     "FAMILIES",
     "MODEL",
     "PAIR_LIMIT",
+    "REQUIRES",
     "SATURATING",
     "Choice",
     "Family",

@@ -7,6 +7,10 @@ from typing import FrozenSet, Iterable, Optional, Tuple
 
 EXACT = "exact"
 SATURATING = "saturating"
+REQUIRES = "edgeproof.requires"
+"""The key in a model's metadata under which a file says what kernels it needs."""
+EXACT_U8S8 = "u8s8=exact"
+"""What stands there in a file whose weights use all 8 bits."""
 _X86 = frozenset({"x86_64", "amd64", "i386", "i686", "x86"})
 _ARM = frozenset({"aarch64", "arm64", "armv7l", "armv8l", "arm"})
 _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
@@ -137,8 +141,13 @@ def family_of(architecture: str, features: Iterable[str], runtime: str = "onnxru
 
 
 def mismatch(requires: str, family: Optional[Family]) -> str:
-    """Say why a file with a requirement gives wrong answers on a family; empty where it does not, or none is known."""
-    if requires != EXACT or family is None or not family.saturates:
+    """Say why a file with a requirement gives wrong answers on a family; empty where it does not, or none is known.
+
+    Args:
+        requires: What the file's metadata holds under `REQUIRES`; several requirements are separated by commas.
+        family: The kernels it is to run on.
+    """
+    if EXACT_U8S8 not in [word.strip() for word in requires.split(",")] or family is None or not family.saturates:
         return ""
     return (
         "the file uses all 8 bits of its weights and needs exact u8 x s8 sums (dialect onnxruntime-x86-vnni), and "

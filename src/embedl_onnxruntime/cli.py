@@ -17,7 +17,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _compile(arguments: argparse.Namespace) -> Dict[str, Any]:
-    from embedl_onnxruntime.session import Model, runtime
+    from embedl_onnxruntime.session import Model, kernels, runtime
 
     output = arguments.output
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -37,6 +37,8 @@ def _compile(arguments: argparse.Namespace) -> Dict[str, Any]:
         "placement": model.placement(),
         "runtime_version": runtime().__version__,
         "board": board.describe(),
+        "kernels": kernels(),
+        "warnings": model.warnings,
     }
 
 
@@ -73,12 +75,18 @@ def _pair(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 
 def _run_inference(arguments: argparse.Namespace) -> Dict[str, Any]:
-    from embedl_onnxruntime.session import Model, runtime
+    from embedl_onnxruntime.session import Model, kernels, runtime
 
     samples = program.check_data(arguments)
     model = Model(arguments.model, _settings(arguments))
     answer = program.answer_samples(arguments, model, samples)
-    return dict(answer, providers=model.providers, runtime_version=runtime().__version__)
+    return dict(
+        answer,
+        providers=model.providers,
+        runtime_version=runtime().__version__,
+        kernels=kernels(),
+        warnings=model.warnings,
+    )
 
 
 def _doctor(_: argparse.Namespace) -> Dict[str, Any]:
@@ -89,17 +97,19 @@ def _doctor(_: argparse.Namespace) -> Dict[str, Any]:
         "numpy": None,
         "onnxruntime": None,
         "execution_providers": [],
+        "kernels": None,
     }
     result["unreadable"] = board.unreadable_in(result["state"])
     try:
         import numpy as np
 
         result["numpy"] = np.__version__
-        from embedl_onnxruntime.session import runtime
+        from embedl_onnxruntime.session import kernels, runtime
 
         ort = runtime()
         result["onnxruntime"] = ort.__version__
         result["execution_providers"] = ort.get_available_providers()
+        result["kernels"] = kernels()
     except (ImportError, BoardError) as error:
         result["problem"] = str(error)
     return result
@@ -109,7 +119,13 @@ def _settings(arguments: argparse.Namespace) -> Any:
     from embedl_onnxruntime.session import CPU, Settings
 
     providers = tuple(arguments.execution_provider or (CPU,))
-    return Settings(providers, arguments.threads, arguments.optimization_level, arguments.allow_fallback)
+    return Settings(
+        providers,
+        arguments.threads,
+        arguments.optimization_level,
+        arguments.allow_fallback,
+        arguments.allow_saturation,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -146,6 +162,11 @@ def _command(commands: Any, name: str, work: Any, help_text: str, *, several: bo
         "--execution-provider", action="append", metavar="NAME", help="in order of preference; CPU if none"
     )
     parser.add_argument("--allow-fallback", action="store_true", help="go on if one of them cannot be used at all")
+    parser.add_argument(
+        "--allow-saturation",
+        action="store_true",
+        help="go on if the file needs exact integer kernels and this processor has none",
+    )
     parser.add_argument("--threads", type=program.positive, help="threads within an operator")
     parser.add_argument(
         "--optimization-level",

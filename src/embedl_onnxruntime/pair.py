@@ -9,7 +9,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 from embedl_device.document import Loaded, feed_for, measured_in_turns
 from embedl_device.rounds import Turns
 from embedl_onnxruntime.profile import PROGRAM, check_available, check_placement
-from embedl_onnxruntime.session import Model, Settings, runtime
+from embedl_onnxruntime.session import Model, Settings, kernels, runtime
 
 
 class Request(NamedTuple):
@@ -36,10 +36,14 @@ def pair(request: Request) -> Dict[str, Any]:
     """Measure the models and return the document."""
     check_available(request.require_provider)
     ort = runtime()
+    document = measured_in_turns(PROGRAM, request.models, lambda path: _load(path, request), request.turns)
+    said = ["{}: {}".format(row["file_name"], text) for row in document["models"] for text in row.pop("warnings")]
     return dict(
-        measured_in_turns(PROGRAM, request.models, lambda path: _load(path, request), request.turns),
+        document,
         runtime={"name": "onnxruntime", "version": ort.__version__, "available": ort.get_available_providers()},
         settings=dict(request.settings._asdict(), providers=list(request.settings.providers)),
+        kernels=kernels(),
+        warnings=list(dict.fromkeys(said)),
     )
 
 
@@ -51,4 +55,5 @@ def _load(path: Path, request: Request) -> Loaded:
     placement = model.placement()
     check_placement(placement, request.settings, request.require_provider)
     nodes = None if placement is None else {name: len(found) for name, found in placement.items()}
-    return Loaded(model.runner(feed), load_us, {"data": data, "nodes_by_execution_provider": nodes})
+    facts = {"data": data, "nodes_by_execution_provider": nodes, "warnings": model.warnings}
+    return Loaded(model.runner(feed), load_us, facts)

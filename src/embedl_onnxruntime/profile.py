@@ -13,7 +13,7 @@ from embedl_device.document import feed_for, measured
 from embedl_device.errors import BoardError
 from embedl_device.measure import Plan, percentile
 from embedl_device.program import say
-from embedl_onnxruntime.session import CPU, Model, Settings, runtime
+from embedl_onnxruntime.session import CPU, Model, Settings, kernels, runtime
 from embedl_onnxruntime.trace import Layer, Trace, read_trace
 
 PROGRAM = "embedl-onnxruntime"
@@ -55,6 +55,7 @@ def profile(request: Request) -> Dict[str, Any]:
     feed, data = feed_for(model.inputs, request.input_dir, request.shapes)
     placement = model.placement()
     check_placement(placement, request.settings, request.require_provider)
+    warnings = model.warnings
     document = measured(PROGRAM, model.runner(feed), request.plan, load_us, request.model)
     del model
     layers = _layers(request, feed)
@@ -69,6 +70,8 @@ def profile(request: Request) -> Dict[str, Any]:
         data=data,
         layers=layers,
         placement=placement,
+        kernels=kernels(),
+        warnings=warnings,
     )
 
 

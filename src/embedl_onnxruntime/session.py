@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from embedl_device import board
 from embedl_device.arrays import Arrays
 from embedl_device.errors import BoardError
 from embedl_device.tensors import Tensor
+from embedl_kernels import REQUIRES, family_of, get_family, kernels_here, mismatch
 
 CPU = "CPUExecutionProvider"
 LEVELS = {
@@ -31,12 +34,14 @@ class Settings(NamedTuple):
         threads: Threads within one operator; None leaves it to the runtime.
         level: Graph optimisation: disable, basic, extended or all.
         allow_fallback: Go on when a provider that was asked for cannot be used at all.
+        allow_saturation: Go on when the file needs exact kernels and those of this processor saturate.
     """
 
     providers: Tuple[str, ...] = (CPU,)
     threads: Optional[int] = None
     level: str = "all"
     allow_fallback: bool = False
+    allow_saturation: bool = False
 
 
 def runtime() -> Any:
@@ -52,8 +57,38 @@ def runtime() -> Any:
     return onnxruntime
 
 
+@lru_cache(maxsize=None)
+def _kernels() -> Dict[str, Any]:
+    """Ask the CPU kernels, once per process."""
+    facts = board.describe()
+    try:
+        return kernels_here(_open, facts["architecture"], facts["cpu_features"])
+    except Exception as error:  # whatever the runtime says: a board without an answer is not a broken board
+        by_features = family_of(facts["architecture"], facts["cpu_features"])
+        name = None if by_features is None else by_features.name
+        nothing: Dict[str, Any] = {"family": None, "by_features": name, "u8s8": None, "probe": None}
+        return dict(nothing, problem="the kernels could not be asked: {}".format(_first_words(error)))
+
+
+def kernels() -> Dict[str, Any]:
+    """Return what the CPU kernels compute here, for an answer: their family, and how that is known."""
+    return dict(_kernels())
+
+
+def _open(model: bytes) -> Any:
+    ort = runtime()
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model, options, providers=[CPU])
+
+
 class Model:
-    """A loaded model."""
+    """A loaded model.
+
+    Attributes:
+        warnings: What is wrong with its answers here, in sentences; empty for nothing.
+    """
 
     def __init__(
         self,
@@ -89,6 +124,7 @@ class Model:
                 "ONNX Runtime {} cannot load {}: {}".format(ort.__version__, path, _first_words(error))
             ) from error
         self._check_fallback(settings)
+        self.warnings: List[str] = self._check_kernels(settings)
 
     @property
     def inputs(self) -> List[Tensor]:
@@ -140,6 +176,24 @@ class Model:
                 "ONNX Runtime could not use {}; it would run on {}. Check its libraries and driver, or allow the "
                 "fallback with --allow-fallback.".format(", ".join(missing), ", ".join(self.providers))
             )
+
+    def _check_kernels(self, settings: Settings) -> List[str]:
+        """Refuse a file that needs exact kernels where those of the CPU saturate, or return the sentence."""
+        requires = self._session.get_modelmeta().custom_metadata_map.get(REQUIRES, "")
+        name = kernels()["family"] if requires else None
+        said = mismatch(requires, None if name is None else get_family(name))
+        placement = self.placement() if said else None
+        if not said or (placement is not None and not placement.get(CPU)):
+            return []
+        sentence = said[0].upper() + said[1:] + "."
+        # With another provider only some of its nodes are the CPU's, and perhaps none of those with integers.
+        if not settings.allow_saturation and set(self.providers) == {CPU}:
+            raise BoardError(
+                "{} Or go on with wrong answers: --allow-saturation (allow_saturation=True of a device).".format(
+                    sentence
+                )
+            )
+        return [sentence]
 
 
 def _tensor(value: Any) -> Tensor:

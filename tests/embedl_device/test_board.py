@@ -49,6 +49,21 @@ def test_a_board_is_described(system: Path) -> None:
     assert facts["max_clock_mhz"] == [1800.0]
 
 
+@pytest.mark.parametrize(
+    ("cpuid", "expected"),
+    [
+        ({}, ["avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8"]),
+        ({"AVX2": True, "AVX512F": True, "AVX512VNNI": False}, ["avx2", "avx512f", "avx_vnni", "amx_int8"]),
+        ({"AVX2": True, "AVX512F": False}, ["avx2", "avx_vnni"]),
+        ({"AVX2": False}, []),
+    ],
+)
+def test_the_processor_is_believed_over_the_kernel(system: Path, cpuid: dict[str, bool], expected: list[str]) -> None:
+    """An emulator shows the host's list and runs programs on another processor."""
+    (system / "proc/cpuinfo").write_text("flags : fpu avx2 avx512f avx512_vnni avx_vnni amx_int8\n")
+    assert board.describe(system / "sys", system / "proc", cpuid)["cpu_features"] == expected
+
+
 def test_a_state_is_read_as_far_as_it_can_be(system: Path) -> None:
     """Rubbish and absurd values are left out, not guessed."""
     state = board.state(system / "sys", system / "proc")

@@ -211,8 +211,8 @@ def _faces(*starts: str) -> list[str]:
 
 
 def test_the_hub_alone(empty: Empty, capsys: pytest.CaptureFixture[str]) -> None:
-    """No torch, at most 150 MB, every face and command there."""
-    empty.install("edgeproof-hub")
+    """With the kernel families of the device programs: no torch, at most 150 MB, every face and command there."""
+    empty.install("edgeproof-hub", "edgeproof-device")
     _say(capsys, f"edgeproof-hub alone: {empty.size_mb():.0f} MB")
     assert empty.size_mb() <= BASE_LIMIT_MB
     empty.imports(_faces("embedl_hub"))

@@ -6,8 +6,7 @@ The facts come from the runtimes' documentation and from measurements; docs/refe
 from dataclasses import dataclass, replace
 
 from embedl_deploy.errors import DialectError, known
-
-EXACT_U8S8 = "u8s8=exact"
+from embedl_kernels import EXACT_U8S8
 
 # Operators that move or select values: input and output hold the same numbers, so they hold the same scale.
 MOVES = frozenset({

@@ -18,7 +18,6 @@ from embedl_deploy.dialect._model import (
     ORIGIN,
     REMAINDERS,
     REMEDIES,
-    REQUIRES,
     Parts,
     opset_of,
     read,
@@ -33,6 +32,7 @@ from embedl_deploy.dialect._place import convert_formats, cut_at_zero, place, sh
 from embedl_deploy.dialect._portable import RemedyRow, make_portable, remedies_text
 from embedl_deploy.dialect._sums import exact_sums
 from embedl_deploy.errors import DialectError, ModelFileError, known
+from embedl_kernels import REQUIRES
 
 _INTEGER_OPERATORS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"})
 

@@ -27,7 +27,6 @@ ORIGIN = "edgeproof.origin"
 NOTES = "edgeproof.notes"
 DIALECT = "edgeproof.dialect"
 REMEDIES = "edgeproof.remedies"
-REQUIRES = "edgeproof.requires"
 REMAINDERS = "edgeproof.remainders"
 
 Edge = tuple[str, int]

@@ -207,6 +207,8 @@ def _provider_step(device: Device) -> Step:
 def _spec_words(ctx: HubContext, name: str) -> str:
     spec = ctx.device_spec(name)
     words = [spec.device_name, spec.architecture, spec.os, spec.cpu, f"{spec.cores} cores" if spec.cores else None]
+    if family := spec.kernel_family():
+        words.append(f"integer kernels {family}")
     return ", ".join(word for word in (*words, *spec.accelerators) if word) or "it does not say"
 
 

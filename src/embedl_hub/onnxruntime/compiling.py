@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel
+from embedl_hub.onnxruntime.kernels import tell_kernels
 from embedl_hub.onnxruntime.place import settings
-from embedl_hub.onnxruntime.quantizing import METHODS, Request, number_format, quantize
+from embedl_hub.onnxruntime.quantizing import METHODS, NumberFormat, Request, number_format, quantize
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.calibration import on_disk, open_calibration
 from embedl_hub.toolchain.model import (
@@ -78,6 +79,7 @@ def compile_model(
             )
         answer, compiled = _optimise(ctx, place, prepared, f"{onnx_path.stem}.compiled.onnx")
         _check_names(names, answer)
+        tell_kernels(ctx, place, answer, prepared)
     ctx.client.log_artifact(compiled, name="path")
     ctx.client.log_param("precision", precision_of(read_graph(compiled)))
     _log_answer(ctx, answer)
@@ -98,21 +100,30 @@ def _quantise(
     doctor = call(place, "doctor", [])
     if doctor.get("problem"):
         raise RefusedError(f"{doctor['problem']} (doctor on {place.title})")
-    form = number_format(place.architecture, tuple(doctor.get("board", {}).get("cpu_features", ())))
+    form = _number_format(place, doctor)
     ctx.client.log_param("number_format", asdict(form))
     answer = quantize(
         Request(
             str(prepared), str(prepared.with_name(prepared.name.replace(".prepared", ".int8"))), str(data), method,
-            wishes.per_channel, wishes.quantize_io, form.activations, form.weights, form.reduce_range,
+            wishes.per_channel, wishes.quantize_io, form.activations, form.weights, form.portable,
         ),
         place.scratch,
     )  # fmt: skip
     ctx.client.log_param("quantized_ops", answer["ops"])
+    ctx.client.log_param("remedies", answer["remedies"])
     ctx.client.log_param("calibration_samples_left_out", answer["samples_left_out"])
     _log_drift(ctx, answer["drift"])
     quantization = {"method": method, "format": asdict(form), **answer["io"]}
     ctx.client.log_param("quantization", quantization)
     return Path(answer["output"]), quantization
+
+
+def _number_format(place: Place[ONNXRuntimeConfig], doctor: Mapping[str, Any]) -> NumberFormat:
+    """Return the format for a place; what the board answered counts unless the spec names another processor."""
+    board = doctor.get("board") or {}
+    same = str(board.get("architecture", "")).lower() == place.architecture.lower()
+    kernels = (doctor.get("kernels") or {}) if same else {}
+    return number_format(place.architecture, tuple(board.get("cpu_features", ())), kernels.get("u8s8"))
 
 
 def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvocationResult
+from embedl_hub.onnxruntime.kernels import tell_kernels
 from embedl_hub.onnxruntime.place import settings
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.answers import compiled_names, infer, log_input_data, log_output, original_names
@@ -42,8 +43,9 @@ def invoke_model(
         log_input_data(ctx, input_data)
         entry = RemotePath(place.send(model.path))
         entry = entry / model_file(local).name if local.is_dir() else entry
-        answer, version = infer(place, entry, data, settings(place.config))
+        answer, told = infer(place, entry, data, settings(place.config))
         output = original_names(answer, {} if use_compiled_names else model.output_name_mapping)
-    ctx.client.log_param("runtime_version", version)
+    ctx.client.log_param("runtime_version", told.get("runtime_version"))
+    tell_kernels(ctx, place, told, local)
     log_output(ctx, output)
     return ONNXRuntimeInvocationResult.from_current_run(ctx, output=output)

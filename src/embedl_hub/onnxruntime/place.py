@@ -39,6 +39,8 @@ def settings(config: ONNXRuntimeConfig) -> list[str]:
     words = [word for name in config.execution_providers for word in ("--execution-provider", name)]
     if config.allow_fallback:
         words.append("--allow-fallback")
+    if config.allow_saturation:
+        words.append("--allow-saturation")
     if config.threads is not None:
         words += ["--threads", str(config.threads)]
     if config.optimization_level != "all":

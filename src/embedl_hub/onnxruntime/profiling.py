@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.profile import ONNXRuntimeProfilingResult, ProfileError
+from embedl_hub.onnxruntime.kernels import tell_kernels
 from embedl_hub.onnxruntime.layers import map_layers
 from embedl_hub.onnxruntime.place import settings
 from embedl_hub.paths import RemotePath
@@ -79,6 +80,7 @@ def profile_model(
             ctx.client.log_artifact(ctx.artifact_dir / "trace.json", name="trace")
         document = completed(document, compiled, source_of(ctx, model), place)
     log_document(ctx, document)
+    tell_kernels(ctx, place, document, local)
     placement = document["placement"] or {}
     ctx.client.log_param("nodes_by_execution_provider", {name: len(nodes) for name, nodes in placement.items()})
     return ONNXRuntimeProfilingResult.from_current_run(ctx)

@@ -20,9 +20,10 @@ from embedl_hub.toolchain.calibration import open_calibration
 from embedl_hub.toolchain.model import inputs_of, model_file, nodes_of, read_graph, read_model, write_model
 from embedl_hub.toolchain.own_process import answer, ask
 from embedl_hub.toolchain.refusal import RefusedError
+from embedl_kernels import EXACT, family_of, probe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     import onnx
 
@@ -49,21 +50,29 @@ class NumberFormat:
     Attributes:
         activations: ``uint8`` or ``int8``.
         weights: Always ``int8``.
-        reduce_range: Weights of 7 bits, where pairs of products would overflow 16 bits.
+        portable: No pair of weights can saturate on any processor; else the file is for exact kernels.
     """
 
     activations: str
     weights: str = "int8"
-    reduce_range: bool = False
+    portable: bool = False
 
 
-def number_format(architecture: str, cpu_features: tuple[str, ...]) -> NumberFormat:
-    """Return what a processor runs fast: unsigned activations on x86, signed ones on ARM."""
-    family = architecture.lower()
-    if family.startswith(("aarch64", "arm")):
+def number_format(architecture: str, cpu_features: tuple[str, ...], u8s8: str | None = None) -> NumberFormat:
+    """Return what a processor runs fast: unsigned activations on x86, signed ones on ARM.
+
+    Args:
+        architecture: As ``uname -m`` says it.
+        cpu_features: The processor's features.
+        u8s8: What the runtime's kernels answered there; None when they were not asked.
+    """
+    family = family_of(architecture, cpu_features)
+    if family is not None and family.signed:
         return NumberFormat("int8")
-    if family in {"x86_64", "amd64", "i386", "i686"}:
-        return NumberFormat("uint8", reduce_range=not {"avx512_vnni", "avx_vnni", "amx_int8"} & set(cpu_features))
+    if family is not None:
+        # That it has no AVX2 at all is not believed of a list that may just be empty.
+        by_features = EXACT if family.any_of and not family.saturates else None
+        return NumberFormat("uint8", portable=(u8s8 or by_features) != EXACT)
     raise RefusedError(
         f"It is not known which INT8 format {architecture!r} runs fast; known are x86_64 and aarch64. "
         "Compile without calibration_data, or name the nearest in DeviceSpec(architecture=...)."
@@ -82,7 +91,7 @@ class Request:
     quantize_io: bool
     activations: str
     weights: str
-    reduce_range: bool
+    portable: bool
 
 
 def quantize(request: Request, scratch: Path) -> dict[str, Any]:
@@ -125,18 +134,20 @@ def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
         used += samples.batch
     types = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
     quantizer = QDQQuantizer(
-        _inferred(model), request.per_channel, request.reduce_range, types[request.weights],
+        _inferred(model), request.per_channel, False, types[request.weights],
         types[request.activations], calibrator.compute_data(), [], [], op_types, {},
     )  # fmt: skip
     quantizer.quantize_model()
     result: onnx.ModelProto = quantizer.model.model
+    remedies = _fit_kernels(result, request, model, samples, folder)
     io = _integer_io(result) if request.quantize_io else {}
     _stamp_as_before(result, read_graph(Path(request.model)))
     written = write_model(result, Path(request.output))
     counts: dict[str, int] = {}
     for node in result.graph.node:
         counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    drift = [] if request.quantize_io else _drift(model, written, samples)
+    # Kernels of this machine may saturate where the target's do not.
+    drift = [] if request.quantize_io else _drift(model, written, samples, fused=request.portable or _is_exact_here())
     return {
         "output": str(written),
         "samples": used,
@@ -144,7 +155,49 @@ def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
         "io": io,
         "ops": counts,
         "drift": drift,
+        "remedies": remedies,
     }
+
+
+def _fit_kernels(
+    result: onnx.ModelProto, request: Request, plain: Path, samples: CalibrationSet, folder: Path
+) -> list[dict[str, Any]]:
+    """Give weights of all 8 bits the form of the target, in place, and return what each layer got."""
+    import onnx  # noqa: PLC0415 - only this process needs it
+
+    from embedl_hub.onnxruntime.portable import (  # noqa: PLC0415 - needs onnx
+        make_portable,
+        narrow,
+        require_exact,
+        saturating_layers,
+    )
+
+    if request.activations == "int8":
+        narrow(result)
+        return []
+    if not request.portable:
+        require_exact(result)
+        return []
+
+    def runs(watched: onnx.ModelProto) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+        session = _session(model_file(write_model(watched, folder / "watched.onnx")), fused=False)
+        names = [value.name for value in session.get_outputs()]
+        return lambda feed: dict(zip(names, session.run(names, dict(feed)), strict=True))
+
+    remedies = make_portable(result, onnx.load(plain), samples.batches(), runs)
+    if left := saturating_layers(result):
+        raise RefusedError(
+            f"Layer {left[0]!r} cannot be given weights that are computed alike on every processor, so its INT8 form "
+            "would be wrong on this one. Compile without calibration_data."
+        )
+    return remedies
+
+
+def _is_exact_here() -> bool:
+    import onnxruntime  # noqa: PLC0415 - only this process needs it
+
+    found = probe(lambda model: onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]))
+    return found.u8s8 == EXACT
 
 
 def _stamp_as_before(result: onnx.ModelProto, source: onnx.ModelProto) -> None:
@@ -156,12 +209,12 @@ def _stamp_as_before(result: onnx.ModelProto, source: onnx.ModelProto) -> None:
     result.ir_version = min(result.ir_version, max(source.ir_version, _LOWEST_IR))
 
 
-def _drift(plain: Path, quantized: Path, samples: CalibrationSet) -> list[dict[str, Any]]:
+def _drift(plain: Path, quantized: Path, samples: CalibrationSet, *, fused: bool) -> list[dict[str, Any]]:
     """Return how far INT8 is from float on the first of the very data it was made from: the least one can expect."""
     answers: list[dict[str, list[np.ndarray]]] = []
     batches = list(itertools.islice(samples.batches(), _DRIFT_BATCHES))
     for path in (plain, model_file(quantized)):
-        session = _session(path)
+        session = _session(path, fused=fused)
         names = [value.name for value in session.get_outputs()]
         rows = [session.run(None, batch) for batch in batches]
         answers.append({name: [row[at] for row in rows] for at, name in enumerate(names)})
@@ -172,11 +225,14 @@ def _drift(plain: Path, quantized: Path, samples: CalibrationSet) -> list[dict[s
     return [asdict(output) for output in compare_outputs(ours, theirs).outputs]
 
 
-def _session(path: Path) -> Any:  # noqa: ANN401 - the runtime's object
+def _session(path: Path, *, fused: bool) -> Any:  # noqa: ANN401 - the runtime's object
+    """Open a model; not fused, what is between QuantizeLinear and DequantizeLinear is computed in float."""
     import onnxruntime  # noqa: PLC0415 - only this process needs it
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    if not fused:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 

@@ -38,9 +38,9 @@ def invoke_model(
         graph = log_model(ctx, model)
         data = to_compiled(model, graph, input_data, use_compiled_names=use_compiled_names)
         log_input_data(ctx, input_data)
-        answer, version = infer(place, place.send(model.path), data, settings(place.config))
+        answer, told = infer(place, place.send(model.path), data, settings(place.config))
         output = to_original(model, answer, use_compiled_names=use_compiled_names)
-    ctx.client.log_param("runtime_version", version)
+    ctx.client.log_param("runtime_version", told.get("runtime_version"))
     log_output(ctx, output)
     return TFLiteInvocationResult.from_current_run(ctx, output=output)
 

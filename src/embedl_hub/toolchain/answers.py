@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def infer(
     place: Place[MeasuringConfig], entry: AnyPath, data: Mapping[str, np.ndarray], settings: Sequence[str]
-) -> tuple[dict[str, np.ndarray], str | None]:
-    """Run a model that is there on data that is here; return its outputs and the runtime's version."""
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Run a model that is there on data that is here; return its outputs and what the device program told."""
     path = place.scratch / "data.npz"
     write_npz(path, data)
     source = RemotePath(place.put(path, "input/data.npz")).parent
@@ -32,7 +32,7 @@ def infer(
     answer = call(place, "run-inference", words)
     fetched = place.scratch / "fetched"
     place.get(target, fetched)
-    return read_outputs(fetched), answer.get("runtime_version")
+    return read_outputs(fetched), answer
 
 
 def log_input_data(ctx: HubContext, data: Mapping[str, np.ndarray]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.core.profile import PairedResult
 from embedl_hub.ratios import Ratio, paired_ratio, rank
 from embedl_hub.toolchain.profiles import check_format
-from embedl_hub.toolchain.program import call
+from embedl_hub.toolchain.program import call, log_kernels
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
@@ -119,3 +119,4 @@ def _log(ctx: HubContext, document: dict[str, Any], ratios: Sequence[Ratio]) -> 
     client.log_param("verdict_reason", document["verdict_reason"])
     client.log_param("memory_method", document["memory_method"])
     client.log_param("runtime_version", document["runtime"]["version"])
+    log_kernels(ctx, document)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.errors import CommandError
 from embedl_hub.toolchain.refusal import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from embedl_hub.core.context import HubContext
     from embedl_hub.core.device import AnyPath, MeasuringConfig
     from embedl_hub.toolchain.place import Place
 
+_LOG = logging.getLogger("embedl_hub")
 _NOT_FOUND = 127
 _FAILED = 1
 
@@ -43,6 +46,19 @@ def plan_arguments(config: MeasuringConfig) -> list[str]:
         "--max-seconds", str(config.max_seconds), "--max-warmup-seconds", str(config.max_warmup_seconds),
         "--layer-runs", str(config.layer_runs),
     ]  # fmt: skip
+
+
+def log_kernels(ctx: HubContext, answer: Mapping[str, Any], more: Sequence[str] = ()) -> None:
+    """Record which integer kernels an answer was made by, and say aloud and record what is wrong with it."""
+    kernels = answer.get("kernels")
+    if kernels:
+        ctx.client.log_param("kernel_family", kernels.get("family"))
+        ctx.client.log_param("$kernels", kernels)
+    warnings = [*answer.get("warnings", ()), *more]
+    for warning in warnings:
+        _LOG.warning("%s", warning)
+    if warnings:
+        ctx.client.log_param("warnings", warnings)
 
 
 def _run(place: Place[MeasuringConfig], argv: Sequence[AnyPath]) -> str:

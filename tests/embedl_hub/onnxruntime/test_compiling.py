@@ -111,7 +111,7 @@ def test_the_target_decides_the_number_format(board: SSHCommandRunner, make_boar
     object.__setattr__(arm, "spec", DeviceSpec(architecture="aarch64"))
     with temporary_context([arm]) as ctx:
         compiled = ONNXRuntimeCompiler().run(ctx, model, calibration_data={"x": images(4)})
-        assert compiled.quantization["format"] == {"activations": "int8", "weights": "int8", "reduce_range": False}
+        assert compiled.quantization["format"] == {"activations": "int8", "weights": "int8", "portable": False}
         odd = make_board(board)
     object.__setattr__(odd, "spec", DeviceSpec(architecture="riscv64"))
     with temporary_context([odd]) as ctx, pytest.raises(CompileError, match="which INT8 format 'riscv64' runs fast"):

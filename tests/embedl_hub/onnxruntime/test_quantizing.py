@@ -27,18 +27,24 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize(
-    ("architecture", "features", "expected"),
+    ("architecture", "features", "u8s8", "expected"),
     [
-        ("x86_64", ("avx2", "avx512_vnni"), NumberFormat("uint8")),
-        ("x86_64", ("avx_vnni",), NumberFormat("uint8")),
-        ("AMD64", ("avx2",), NumberFormat("uint8", reduce_range=True)),
-        ("aarch64", ("asimddp",), NumberFormat("int8")),
-        ("armv7l", (), NumberFormat("int8")),
+        ("x86_64", ("avx2", "avx512_vnni"), None, NumberFormat("uint8")),
+        ("x86_64", ("avx_vnni",), None, NumberFormat("uint8")),
+        ("AMD64", ("avx2",), None, NumberFormat("uint8", portable=True)),
+        ("x86_64", (), None, NumberFormat("uint8", portable=True)),
+        # What the runtime answered there counts for more than what the processor lists.
+        ("x86_64", (), "exact", NumberFormat("uint8")),
+        ("x86_64", ("avx2", "avx512_vnni"), "saturating", NumberFormat("uint8", portable=True)),
+        ("aarch64", ("asimddp",), "exact", NumberFormat("int8")),
+        ("armv7l", (), None, NumberFormat("int8")),
     ],
 )
-def test_the_processor_decides_the_format(architecture: str, features: tuple[str, ...], expected: NumberFormat) -> None:
-    """Unsigned on x86, with narrow weights where products overflow; signed on ARM."""
-    assert number_format(architecture, features) == expected
+def test_the_processor_decides_the_format(
+    architecture: str, features: tuple[str, ...], u8s8: str | None, expected: NumberFormat
+) -> None:
+    """Unsigned on x86, portable unless its kernels are known to be exact; signed on ARM."""
+    assert number_format(architecture, features, u8s8) == expected
 
 
 def test_a_processor_nobody_measured_is_refused() -> None:

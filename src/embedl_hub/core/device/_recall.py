@@ -84,4 +84,5 @@ def _way(device: Device) -> str | None:
 
 def _as_spec(values: dict[str, Any]) -> DeviceSpec:
     kept = {each.name: values[each.name] for each in fields(DeviceSpec) if each.name in values}
-    return DeviceSpec(**{**kept, "accelerators": tuple(kept.get("accelerators", ()))})
+    lists = {name: tuple(kept.get(name, ())) for name in ("accelerators", "features")}
+    return DeviceSpec(**{**kept, **lists})

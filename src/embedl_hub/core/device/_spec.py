@@ -21,6 +21,7 @@ while read -r key value unit; do
 done 2>/dev/null < /proc/meminfo
 if [ -r /proc/device-tree/model ]; then echo "model=$(tr -d '\\000' < /proc/device-tree/model)"; fi
 echo "cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)"
+echo "features=$(sed -n -e 's/^flags[^:]*: //p' -e 's/^Features[^:]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)"
 if command -v nvidia-smi >/dev/null 2>&1; then
   nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | while IFS=, read -r name driver; do
     echo "accelerator=$name"; echo "version.nvidia_driver=${driver# }"
@@ -35,6 +36,12 @@ if command -v python3 >/dev/null 2>&1; then
   echo "version.python=$(python3 -c 'import platform; print(platform.python_version())')"
 fi
 """
+# What decides which kernels a runtime takes; the first of each architecture is there on almost every processor, so that
+# one without any of the others is known to have none.
+_FEATURES = (
+    "sse4_2", "avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8",
+    "asimd", "asimddp", "i8mm", "asimdhp", "sve", "bf16",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,7 @@ class DeviceSpec:
         memory_bytes: Main memory.
         accelerators: GPUs, NPUs and the like, by name.
         versions: Versions of what matters there, by name.
+        features: Instruction sets of the processor that decide which kernels a runtime takes, as the system names them.
     """
 
     device_name: str | None = None
@@ -60,6 +68,7 @@ class DeviceSpec:
     memory_bytes: int | None = None
     accelerators: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
 
     def over(self, found: DeviceSpec) -> DeviceSpec:
         """Return the spec with what it leaves out taken from what was found."""
@@ -72,7 +81,20 @@ class DeviceSpec:
             memory_bytes=self.memory_bytes or found.memory_bytes,
             accelerators=self.accelerators or found.accelerators,
             versions={**found.versions, **self.versions},
+            features=self.features or found.features,
         )
+
+    def kernel_family(self, runtime: str = "onnxruntime") -> str | None:
+        """Return the family of a runtime's integer kernels on such a processor; None for what is not known.
+
+        The processor's word alone: a run on the device records what the runtime itself answered.
+        """
+        if not self.architecture or not self.features:
+            return None
+        from embedl_kernels import family_of  # noqa: PLC0415 - needs numpy, which a face must not cost
+
+        family = family_of(self.architecture, self.features, runtime)
+        return None if family is None else family.name
 
 
 def spec_of(answer: Mapping[str, list[str]]) -> DeviceSpec:
@@ -82,6 +104,7 @@ def spec_of(answer: Mapping[str, list[str]]) -> DeviceSpec:
         return next((value for value in answer.get(key, ()) if value), None)
 
     cores, memory = first("cores"), first("memory_kib")
+    flags = (first("features") or "").split()
     return DeviceSpec(
         device_name=first("model"),
         os=first("os"),
@@ -91,6 +114,7 @@ def spec_of(answer: Mapping[str, list[str]]) -> DeviceSpec:
         memory_bytes=int(memory) * 1024 if memory and memory.isdigit() else None,
         accelerators=tuple(answer.get("accelerator", ())),
         versions={key.partition(".")[2]: values[0] for key, values in answer.items() if key.startswith("version.")},
+        features=tuple(name for name in _FEATURES if name in flags),
     )
 
 

@@ -21,7 +21,13 @@ from embedl_hub.core.device import (
 )
 from embedl_hub.errors import UnknownDeviceError
 
-FOUND = DeviceSpec(architecture="aarch64", accelerators=("hailo0",), memory_bytes=4 << 30, versions={"python": "3.11"})
+FOUND = DeviceSpec(
+    architecture="aarch64",
+    accelerators=("hailo0",),
+    memory_bytes=4 << 30,
+    versions={"python": "3.11"},
+    features=("asimd", "asimddp"),
+)
 
 
 def test_a_board_is_known_by_name_and_way(tmp_path: Path, ssh_server: SSHServer) -> None:

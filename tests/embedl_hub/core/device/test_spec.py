@@ -1,6 +1,9 @@
 """What a board is: said by the user, completed by the board."""
 
 import platform
+from pathlib import Path
+
+import pytest
 
 from embedl_hub.core.device import CommandRunner, DeviceSpec
 from embedl_hub.core.device._spec import PROBE, parse_probe, spec_of
@@ -19,6 +22,9 @@ def test_a_real_board_answers(runner: CommandRunner, tmp_path: object) -> None:
     assert spec.memory_bytes
     assert spec.memory_bytes > 1 << 27
     assert spec.versions["kernel"] == platform.release()
+    assert set(spec.features) <= set(Path("/proc/cpuinfo").read_text().split())
+    assert spec.features
+    assert spec.kernel_family()
 
 
 def test_what_the_user_said_stays() -> None:
@@ -48,3 +54,26 @@ def test_several_accelerators_are_kept_in_order() -> None:
 
     assert spec.accelerators == ("GPU 0", "GPU 1")
     assert spec.versions == {"d": "1"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "flags", "family"),
+    [
+        ("x86_64", "fpu sse4_2 avx2 avx512f avx512_vnni", "x86-vnni"),
+        ("x86_64", "fpu sse4_2 avx2 avx_vnni", "x86-vnni"),
+        ("x86_64", "fpu sse4_2 avx2 avx512f", "x86-avx2"),
+        ("x86_64", "fpu sse4_2", "x86-sse"),
+        ("aarch64", "fp asimd asimddp i8mm", "arm-i8mm"),
+        ("aarch64", "fp asimd asimddp", "arm-dotprod"),
+        ("aarch64", "fp asimd crc32", "arm-neon"),
+        ("riscv64", "", None),
+        # Nobody read the processor's list: that it has none of them would be a guess.
+        ("x86_64", "", None),
+    ],
+)
+def test_features_give_the_family_of_kernels(architecture: str, flags: str, family: str | None) -> None:
+    """As the system lists them, without what decides nothing."""
+    spec = spec_of(parse_probe(f"architecture={architecture}\nfeatures={flags}\n"))
+    assert spec.features == tuple(name for name in flags.split() if name not in {"fpu", "fp", "crc32"})
+    assert spec.kernel_family() == family
+    assert DeviceSpec(features=("mine",)).over(spec).features == ("mine",)
