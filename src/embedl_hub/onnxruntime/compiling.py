@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel
 from embedl_hub.onnxruntime.place import settings
+from embedl_hub.onnxruntime.predicting import is_wanted, predict
 from embedl_hub.onnxruntime.quantizing import METHODS, Request, number_format, quantize
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.calibration import on_disk, open_calibration
@@ -98,6 +100,7 @@ def _quantise(
     doctor = call(place, "doctor", [])
     if doctor.get("problem"):
         raise RefusedError(f"{doctor['problem']} (doctor on {place.title})")
+    _foretell(ctx, place, prepared, wishes, doctor)
     form = number_format(place.architecture, tuple(doctor.get("board", {}).get("cpu_features", ())))
     ctx.client.log_param("number_format", asdict(form))
     answer = quantize(
@@ -113,6 +116,28 @@ def _quantise(
     quantization = {"method": method, "format": asdict(form), **answer["io"]}
     ctx.client.log_param("quantization", quantization)
     return Path(answer["output"]), quantization
+
+
+def _foretell(
+    ctx: HubContext, place: Place[ONNXRuntimeConfig], prepared: Path, wishes: Wishes, doctor: dict[str, Any]
+) -> None:
+    """Say and record what INT8 will gain; what cannot be foretold stops nobody."""
+    if not is_wanted(ctx, place.config):
+        return
+    started = time.monotonic()
+    try:
+        told = predict(
+            ctx, place, prepared, per_channel=wishes.per_channel, quantize_io=wishes.quantize_io, doctor=doctor
+        )
+    except Exception as error:  # noqa: BLE001 - a prediction is a service, and a compilation does without
+        _LOG.debug("INT8's gain is not predicted: %s", error)
+        return
+    _LOG.log(logging.INFO if told.gain.pays else logging.WARNING, "%s", told)
+    ctx.client.log_param("prediction", {**told.to_dict(), "seconds": round(time.monotonic() - started, 2)})
+    ctx.client.log_metric("predicted_speedup", told.gain.speedup)
+    ctx.client.log_metric("predicted_speedup_low", told.gain.low)
+    ctx.client.log_metric("predicted_speedup_high", told.gain.high)
+    ctx.client.log_artifact(told.costs, name="kernel_costs")
 
 
 def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:

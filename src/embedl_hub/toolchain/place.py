@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from embedl_hub.toolchain.runtime import Runtime
 
 # What every device program is made of besides its own package.
-_SHARED = "embedl_device"
+_SHARED = ("embedl_device", "embedl_kernels")
 
 Config_co = TypeVar("Config_co", bound=MeasuringConfig, covariant=True)
 
@@ -265,9 +265,10 @@ def packed_program(runtime: Runtime) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         start = f"import sys\nfrom {runtime.module}.cli import main\nsys.exit(main())\n"
         archive.writestr(_entry("__main__.py"), start)
-        for package in (_SHARED, runtime.module):
-            for path in sorted(_package_folder(package, runtime).glob("*.py")):
-                archive.writestr(_entry(f"{package}/{path.name}"), path.read_bytes())
+        for package in (*_SHARED, runtime.module):
+            folder = _package_folder(package, runtime)
+            for path in sorted(folder.rglob("*.py")):
+                archive.writestr(_entry(f"{package}/{path.relative_to(folder).as_posix()}"), path.read_bytes())
     return buffer.getvalue()
 
 
