@@ -14,7 +14,7 @@ _NINE_IN_TEN = 1.645
 # What two measurements of the same pair differ by, and what no kernel alone shows: caches, memory, threads.
 _FLOOR = 0.10
 # Errors of kernels of a kind go together so far.
-_TOGETHER = 0.2
+_TOGETHER = 0.1
 _REASONS = 3
 _LEAST_SHARE = 0.05
 # Kernels that only carry numbers from one form to another.

@@ -23,7 +23,7 @@ from embedl_onnxruntime.session import Model, Settings, runtime
 
 PROGRAM = "embedl-onnxruntime"
 _KERNEL = "_kernel_time"
-_FEWEST_ROUNDS = 3
+_FEWEST_ROUNDS = 6
 _MOST_ROUNDS = 60
 _MOST_BYTES = 1 << 28
 _MOST_REPEATS = 5
