@@ -39,6 +39,8 @@ def _no_server_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nothing that a test logs may go to a server that whoever runs the tests writes to."""
     for name in ("EMBEDL_HUB_API_BASE_URL", "EMBEDL_HUB_API_KEY"):
         os.environ.pop(name, None)
+    # Each home would measure this machine anew; the tests of predictions say where they want one.
+    os.environ["EMBEDL_HUB_PREDICTION"] = "off"
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 

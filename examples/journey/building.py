@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from embedl_deploy import transform
-from embedl_deploy.dialect import check
+from embedl_deploy.dialect import check, dialect_for
 from embedl_deploy.export import export_onnx, verify
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import quantize, report_of
@@ -44,10 +43,8 @@ class Target:
 
 
 def targets() -> tuple[Target, Target]:
-    """Return ONNX Runtime in this machine's own number format, and TensorRT."""
-    is_arm = platform.machine().lower() in {"aarch64", "arm64"}
-    here = Target("onnxruntime", ONNXRUNTIME, "onnxruntime-arm" if is_arm else "onnxruntime-x86")
-    return here, Target("tensorrt", TENSORRT, "tensorrt")
+    """Return ONNX Runtime in the dialect of this machine's integer kernels, and TensorRT."""
+    return Target("onnxruntime", ONNXRUNTIME, dialect_for("here").name), Target("tensorrt", TENSORRT, "tensorrt")
 
 
 @dataclass(frozen=True)
@@ -108,6 +105,8 @@ def build(
         samples = torch.split(digits.test_images[:VERIFIED], 1)
         found = verify(file, samples, original=model, transformed=fused.model, simulated=simulated)
         run.log_param("verified", found.passed)
+        run.log_param("verdict", found.verdict)
+        run.log_param("kernel_family", found.family)
         run.log_artifact(found.save_html(folder / f"verify-{target.name}.html"), name="report")
     return Built(fused, float_model, simulated, file, contract, found)
 

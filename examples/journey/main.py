@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 PROJECT = "journey"
 HERE, RTX = "this machine", "TensorRT-RTX"
+UNPROVED = 3
+"""The exit code when a file does not compute what was simulated."""
 HONEST = (
     "MNIST proves nothing about a quantiser: such networks lose hardly anything under any INT8 scheme. "
     "For accuracy that tells methods apart see the CIFAR-10 table in docs/reference/figures.md."
@@ -80,8 +82,8 @@ class Journey:
     effort: Effort
     clock: Clock
 
-    def go(self, run: ActiveRun) -> None:
-        """Go all the way and print the table."""
+    def go(self, run: ActiveRun) -> bool:
+        """Go all the way and print the table; tell whether every file passed its proof."""
         import showing  # noqa: PLC0415 - the first line is to appear before torch is imported
         from digits import Digits  # noqa: PLC0415
 
@@ -100,12 +102,15 @@ class Journey:
             self._about_tensorrt(tensorrt),
             HONEST,
         ]
-        page = showing.write_page(self.folder / "report.html", rows, remarks, self._pages())
+        failed = showing.failures(here, tensorrt)
+        page = showing.write_page(self.folder / "report.html", rows, failed, remarks, self._pages())
         run.log_artifact(page, name="report")
         run.log_param("table", {row.title: dict(zip(showing.TITLES, row.cells, strict=True)) for row in rows})
         for title, share in zip(showing.TITLES, result.accuracies, strict=True):
             run.log_metric(f"accuracy {title}", share)
-        print("", showing.text_table(rows), "", *remarks, sep="\n")
+        run.log_param("proof", failed or "passed")
+        print("", *(showing.in_red(one) for one in failed), showing.text_table(rows), "", *remarks, sep="\n")
+        return not failed
 
     def _train(self, digits: Digits) -> tuple[nn.Module, LoggedArtifact]:
         import torch  # noqa: PLC0415
@@ -202,8 +207,8 @@ def devices(effort: Effort) -> list[Device]:
     return found
 
 
-def run_all(home: Path, effort: Effort) -> None:
-    """Make the journey in a store."""
+def run_all(home: Path, effort: Effort) -> bool:
+    """Make the journey in a store; tell whether every file passed its proof."""
     folder = home / PROJECT
     folder.mkdir(parents=True, exist_ok=True)
     with Store(home) as store:
@@ -213,12 +218,13 @@ def run_all(home: Path, effort: Effort) -> None:
         clock.say(f"Journey number {before + 1} here; the runs of the others stay, the pages are written anew.")
     with HubContext(PROJECT, devices(effort), home=home) as ctx, ctx.client.start_run(RunType.CUSTOM, PROJECT) as run:
         run.log_param("effort", vars(effort))
-        Journey(ctx, folder, effort, clock).go(run)
+        proved = Journey(ctx, folder, effort, clock).go(run)
     print(f"\nThe report: {folder / 'report.html'} (open it in a browser)")
     print(f"Every step on a page: ./run ui --home {home}")
     print(f"Every step as text: ./run run show {run.id} --home {home}")
     print(f"runs stored in {home}")
-    clock.say("done")
+    clock.say("done" if proved else "done, and a file failed its proof: see above")
+    return proved
 
 
 def main() -> None:
@@ -229,7 +235,7 @@ def main() -> None:
     arguments = parser.parse_args()
     home = Path(arguments.home or os.environ.get("EMBEDL_HUB_HOME") or ".embedl").absolute()
     try:
-        run_all(home, Effort.quick() if arguments.quick else Effort())
+        proved = run_all(home, Effort.quick() if arguments.quick else Effort())
     except KeyboardInterrupt:
         print(f"\njourney: stopped; what it recorded so far is kept in {home}.", file=sys.stderr)
         sys.exit(130)
@@ -237,6 +243,8 @@ def main() -> None:
         sys.exit(f"journey: {error}; ./run installs what is needed.")
     except (HubError, DeployError) as error:
         sys.exit(f"journey: {error}")
+    if not proved:
+        sys.exit(UNPROVED)
 
 
 if __name__ == "__main__":

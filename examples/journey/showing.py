@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; }
 table { border-collapse: collapse; width: 100%; margin: 1.4rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .9rem .4rem 0; border-bottom: 1px solid #e2e2e2; }
 th { font-weight: 600; } tbody th { color: #666; font-weight: 500; white-space: nowrap; }
+.failed { background: #fde8e8; color: #9b1c1c; font-weight: 600; padding: .6rem .9rem; border-left: 4px solid #c81e1e; }
 a { color: #14599d; } li { margin: .2rem 0; }
 """
 
@@ -56,6 +58,7 @@ class Result:
         sizes = [_size(count) for count in (plain.size_bytes, small.size_bytes, self.tensorrt.file.stat().st_size)]
         verdicts = [str(measured.profile.verdict) for measured in (plain, small)]
         return [
+            Row("proof of the file", (NONE, NONE, _proof(self.here), _proof(self.tensorrt))),
             Row(f"accuracy, {self.tests:,} digits", (shares[0], shares[1], shares[2], f"{shares[3]} (simulated)")),
             Row("latency, median", (NONE, _latency(plain), _latency(small), "not measured")),
             Row("verdict on it", (NONE, verdicts[0], verdicts[1], NONE)),
@@ -66,6 +69,21 @@ class Result:
             Row("layers in integers", (NONE, NONE, _integers(self.here), _integers(self.tensorrt))),
             Row("compiled", (NONE, "here", "here", self.engine)),
         ]
+
+
+def _proof(built: Built) -> str:
+    found = built.verification
+    return f"{'PASS' if found.passed else 'FAIL'}, {len(found.boundaries)} boundaries"
+
+
+def failures(*all_built: Built) -> list[str]:
+    """Say which files failed their proof, why, and what mends it; nothing when all passed."""
+    return [f"{built.file.name}: {built.verification.verdict}" for built in all_built if not built.verification.passed]
+
+
+def in_red(text: str) -> str:
+    """Make a text red where it is read on a terminal."""
+    return f"\x1b[1;31m{text}\x1b[0m" if sys.stdout.isatty() else text
 
 
 def _latency(measured: Measured) -> str:
@@ -128,8 +146,11 @@ def fused_lines(built: Built, title: str) -> str:
     return f"Fused for {title}: {counts or 'nothing'}."
 
 
-def write_page(path: Path, rows: Sequence[Row], remarks: Sequence[str], pages: Sequence[tuple[Path, str]]) -> Path:
-    """Write the table as a page with links to the other pages beside it."""
+def write_page(
+    path: Path, rows: Sequence[Row], failed: Sequence[str], remarks: Sequence[str], pages: Sequence[tuple[Path, str]]
+) -> Path:
+    """Write the table as a page with links to the other pages beside it; what failed its proof comes first."""
+    alarm = "\n".join(f'<p class="failed">{escape(one)}</p>' for one in failed)
     head = "".join(f"<th>{escape(title)}</th>" for title in ("", *TITLES))
     body = "\n".join(
         f"<tr><th>{escape(row.title)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row.cells)}</tr>"
@@ -141,7 +162,7 @@ def write_page(path: Path, rows: Sequence[Row], remarks: Sequence[str], pages: S
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width"><title>Edgeproof: the journey</title>'
         f"<style>{_STYLE}</style></head><body>\n<h1>From PyTorch to a measured INT8 model</h1>\n"
-        f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>\n{text}\n<ul>\n{links}\n</ul>\n"
+        f"{alarm}<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>\n{text}\n<ul>\n{links}\n</ul>\n"
         "</body></html>\n",
         encoding="utf-8",
     )

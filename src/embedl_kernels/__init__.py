@@ -2,10 +2,12 @@
 
 On x86 processors with AVX2 and without VNNI, pairs of u8 × s8 products are added in 16 bits, and what does not fit is
 cut off without a word. `FAMILIES` says which kernels do that, `probe` asks the runtime itself, and `choose` finds the
-weights of a layer that no input can saturate. NumPy only: deploy, the hub and the programs on the board share it.
+weights of a layer that no input can saturate. `predict_gain` says how much faster INT8 is there, from costs of kernels
+that were measured there. NumPy only: deploy, the hub and the programs on the board share it.
 """
 
 from embedl_kernels._choose import Choice, choose, remedies
+from embedl_kernels._costs import Cost, CostTable, read_costs
 from embedl_kernels._families import (
     EXACT,
     EXACT_U8S8,
@@ -18,9 +20,11 @@ from embedl_kernels._families import (
     get_family,
     mismatch,
 )
+from embedl_kernels._gain import Gain, predict_gain
 from embedl_kernels._layer import Fitted, Layer, Remedy
 from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums, saturated_sums, saturation, wrapped
 from embedl_kernels._probe import MODEL, Probe, kernels_here, probe, same_family
+from embedl_kernels._work import Work, work_of, works_of
 
 __all__ = [
     "EXACT",
@@ -31,11 +35,15 @@ __all__ = [
     "REQUIRES",
     "SATURATING",
     "Choice",
+    "Cost",
+    "CostTable",
     "Family",
     "Fitted",
+    "Gain",
     "Layer",
     "Probe",
     "Remedy",
+    "Work",
     "can_saturate",
     "choose",
     "families",
@@ -44,10 +52,14 @@ __all__ = [
     "kernels_here",
     "mismatch",
     "pair_sums",
+    "predict_gain",
     "probe",
+    "read_costs",
     "remedies",
     "same_family",
     "saturated_sums",
     "saturation",
+    "work_of",
+    "works_of",
     "wrapped",
 ]

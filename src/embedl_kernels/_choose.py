@@ -61,14 +61,18 @@ def choose(layer: Layer, among: Optional[Sequence[Remedy]] = None) -> Choice:
             "none", Fitted(layer.codes, layer.scale), 0.0, decibels(signal, before), layer.inputs is not None, {}
         )
     tried: Dict[str, Tuple[float, float, Fitted]] = {}
-    for remedy in remedies() if among is None else among:
+    # The fast ones first: a slow one that could not be better is not tried.
+    for remedy in sorted(remedies() if among is None else among, key=lambda one: one.slowdown):
+        penalty = _DOUBLE_TIME_DB * float(np.log2(remedy.slowdown))
+        if tried and min(cost for cost, _, _ in tried.values()) <= _BEST_DB + penalty:
+            continue
         fitted = remedy.fit(layer)
         if fitted is None:
             continue
         _check(remedy, fitted)
         noise = layer.noise(layer.weight if fitted.codes is None else fitted.real, fitted.levels)
         # Less noise than 8 bits have is worth little: the layers around it have theirs.
-        cost = max(decibels(noise, reference), _BEST_DB) + _DOUBLE_TIME_DB * float(np.log2(remedy.slowdown))
+        cost = max(decibels(noise, reference), _BEST_DB) + penalty
         tried[remedy.name] = (cost, noise, fitted)
     name = min(tried, key=lambda one: tried[one][0])
     _, noise, fitted = tried[name]

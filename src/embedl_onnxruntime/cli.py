@@ -74,6 +74,12 @@ def _pair(arguments: argparse.Namespace) -> Dict[str, Any]:
     )
 
 
+def _kernel_costs(arguments: argparse.Namespace) -> Dict[str, Any]:
+    from embedl_onnxruntime.costs import kernel_costs
+
+    return kernel_costs(arguments.models, _settings(arguments), arguments.seconds)
+
+
 def _run_inference(arguments: argparse.Namespace) -> Dict[str, Any]:
     from embedl_onnxruntime.session import Model, kernels, runtime
 
@@ -149,15 +155,22 @@ def _parser() -> argparse.ArgumentParser:
     infer = _command(commands, "run-inference", _run_inference, "run a model on data")
     program.add_data(infer)
 
+    costs = _command(commands, "kernel-costs", _kernel_costs, "time the kernels of small models", with_model=False)
+    costs.add_argument("--models", type=Path, required=True, help="a folder or a .zip file of ONNX files")
+    costs.add_argument("--seconds", type=float, default=8.0, help="at most so long, loading included (%(default)s)")
+
     doctor = commands.add_parser("doctor", help="tell what this board is and has")
     doctor.set_defaults(work=_doctor)
     return parser
 
 
-def _command(commands: Any, name: str, work: Any, help_text: str, *, several: bool = False) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, work: Any, help_text: str, *, several: bool = False, with_model: bool = True
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text)
     parser.set_defaults(work=work)
-    program.add_model(parser, "the ONNX file", several=several)
+    if with_model:
+        program.add_model(parser, "the ONNX file", several=several)
     parser.add_argument(
         "--execution-provider", action="append", metavar="NAME", help="in order of preference; CPU if none"
     )

@@ -98,6 +98,7 @@ class Model:
         profile_prefix: Optional[str] = None,
         optimized_path: Optional[Path] = None,
         is_alone: bool = True,
+        keeps_weights: bool = False,
     ) -> None:
         ort = runtime()
         if not path.is_file():
@@ -112,6 +113,9 @@ class Model:
         if not is_alone:
             # Threads of a session go on spinning for a while after a run, on cores that another session now needs.
             options.add_session_config_entry("session.force_spinning_stop", "1")
+        if keeps_weights:
+            # Weights that kernels have packed for themselves are no longer inputs in a profile.
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if profile_prefix is not None:
             options.enable_profiling = True
             options.profile_file_prefix = profile_prefix

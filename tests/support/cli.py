@@ -17,7 +17,8 @@ def hub(
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDL_HUB_")}
     return subprocess.run(
         [sys.executable, "-m", "embedl_hub", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, check=False, cwd=cwd, input=stdin, env={**kept, **variables},
+        capture_output=True, text=True, timeout=120, check=False, cwd=cwd, input=stdin,
+        env={**kept, "EMBEDL_HUB_PREDICTION": "off", **variables},
     )  # fmt: skip
 
 

@@ -120,6 +120,17 @@ def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]], *, folds:
     console.print(drawn)
 
 
+RUINED = (
+    "FAIL: the answers are ruined, too far from float's to be of use. The warnings of its compile run say why "
+    "(embedl-hub run show); calibrate on other data, with --per-channel or another method, or keep float."
+)
+
+
+def alarm(text: str) -> None:
+    """Print what nobody may miss, in red on a terminal."""
+    click.secho(plain(text), fg="red", bold=True)
+
+
 def plain(cell: str) -> str:
     """Return text without what could move a terminal's cursor."""
     return "".join(character if character.isprintable() else " " for character in cell)

@@ -273,6 +273,11 @@ def step_facts(run: Run) -> dict[str, Any]:
 def _show(run: Run) -> None:
     rows = [("run", run.id), ("by", f"{run.provider} on {run.device or 'this machine'}")]
     rows += [(name, number(metric.value, unit)) for name, unit in _HEADLINE if (metric := run.metric(name))]
+    if "prediction" in run.params:
+        told: Any = run.params["prediction"].value
+        rows.append(
+            ("INT8 predicted", f"{told['speedup']:.2f}x as fast as float ({told['low']:.2f} to {told['high']:.2f})")
+        )
     if "from_cache" in run.params and run.params["from_cache"].value:
         rows.append(("from cache", "yes: the same model was compiled with the same options before"))
     if "verdict" in run.params:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedl_hub.cli._output import (
+    RUINED,
+    alarm,
     as_value,
     emit,
     home_option,
@@ -125,14 +127,23 @@ def command(  # noqa: PLR0913, PLR0917 - click's options
     finally:
         if callable(close := getattr(target.device.runner, "close", None)):
             close()
+    ruined = [] if subject.is_made_up else [each for each in found.figures if each.parity.is_ruined]
     if as_json:
-        emit(_as_dict(device.name, found_python, found, comparison, report))
-        return
+        emit(
+            {
+                **_as_dict(device.name, found_python, found, comparison, report),
+                "ruined": [each.precision for each in ruined],
+            }
+        )
+        click.get_current_context().exit(int(bool(ruined)))
+    for each in ruined:
+        alarm(f"{each.precision} on {device.name}: {RUINED}")
     _show(found, comparison, subject.is_made_up)
     click.echo(f"Python there: {found_python.path}, {_packages(found_python)}.")
     if name is not None:
         click.echo(f"The board is kept as device {name!r}: embedl-hub board {name} MODEL, or --device {name} anywhere.")
     click.echo(f"The report: {report.absolute()}. Every run: embedl-hub ui --home {folder}")
+    click.get_current_context().exit(int(bool(ruined)))
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, number, plain, table
+from embedl_hub.cli._output import RUINED, alarm, emit, home_option, json_option, number, plain, table
 from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.cli._steps import open_context
 from embedl_hub.core.device import Device
@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 - options
     """Compile, profile and invoke every model of PLAN (a TOML file) with every option on every device.
 
     Steps that several cells share are done once. What a killed sweep finished is not done again: --resume.
-    Exit code 0: every cell is done; 1: some are not, and why is said.
+    Exit code 0: every cell is done; 1: some are not, or their answers are ruined, and why is said.
     """
     sweep = _where(read_sweep(plan), home)
     if reuse_measurements:
@@ -100,7 +100,7 @@ def command(  # noqa: PLR0913 - options
             click.echo(f"Stopped; what is done is kept. Go on with: embedl-hub sweep {plan} --resume", err=True)
             raise
     _tell(result, as_json=as_json)
-    if result.count(CellState.DONE) < len(result.cells):
+    if result.count(CellState.DONE) < len(result.cells) or any(each.is_ruined for each in result.cells):
         ctx.exit(1)
 
 
@@ -256,6 +256,8 @@ def _tell(result: SweepResult, *, as_json: bool) -> None:
     if as_json:
         emit(_result_facts(result))
         return
+    for each in [each for each in result.cells if each.is_ruined][:_MOST_ROWS]:
+        alarm(f"{each.cell.id}: {RUINED}")
     targets = [target.name for target in result.plan.targets]
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for each in result.cells:
@@ -290,7 +292,7 @@ def _result_facts(result: SweepResult) -> dict[str, Any]:
         "cells": [
             {
                 "model": each.cell.model, "option": each.cell.option, "target": each.cell.target,
-                "state": each.state, "reason": each.reason,
+                "state": each.state, "reason": each.reason, "ruined": each.is_ruined,
                 "runs": {kind: outcome.run_id for kind, outcome in each.outcomes.items()},
                 "cached": [kind for kind, outcome in each.outcomes.items() if outcome.is_cached],
                 "metrics": {

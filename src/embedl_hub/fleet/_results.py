@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from embedl_hub.core.invoke import is_ruined
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -39,6 +41,12 @@ class CellResult:
     reason: str | None
     outcomes: Mapping[StepKind, Outcome]
     scores: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def is_ruined(self) -> bool:
+        """Whether its answers are too far from the reference option's, or from float's on calibration data."""
+        found = [value for name in ("cosine", "calibration_cosine") if (value := self.metric(name)) is not None]
+        return any(is_ruined(value) for value in found)
 
     def metric(self, name: str) -> float | None:
         """Return a number of the cell by its name, whichever step measured it."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiledModel
+from embedl_hub.core.invoke import is_ruined
 from embedl_hub.onnxruntime.kernels import tell_kernels
 from embedl_hub.onnxruntime.place import settings
+from embedl_hub.onnxruntime.predicting import is_wanted, predict
 from embedl_hub.onnxruntime.quantizing import METHODS, NumberFormat, Request, number_format, quantize
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.calibration import on_disk, open_calibration
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 
 
 _LOG = logging.getLogger("embedl_hub")
-_POOR_COSINE = 0.9
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def _quantise(
     doctor = call(place, "doctor", [])
     if doctor.get("problem"):
         raise RefusedError(f"{doctor['problem']} (doctor on {place.title})")
+    _foretell(ctx, place, prepared, wishes, doctor)
     form = _number_format(place, doctor)
     ctx.client.log_param("number_format", asdict(form))
     answer = quantize(
@@ -126,12 +129,33 @@ def _number_format(place: Place[ONNXRuntimeConfig], doctor: Mapping[str, Any]) -
     return number_format(place.architecture, tuple(board.get("cpu_features", ())), kernels.get("u8s8"))
 
 
+def _foretell(
+    ctx: HubContext, place: Place[ONNXRuntimeConfig], prepared: Path, wishes: Wishes, doctor: dict[str, Any]
+) -> None:
+    """Say and record what INT8 will gain; what cannot be foretold stops nobody."""
+    if not is_wanted(ctx, place.config):
+        return
+    started = time.monotonic()
+    try:
+        told = predict(
+            ctx, place, prepared, per_channel=wishes.per_channel, quantize_io=wishes.quantize_io, doctor=doctor
+        )
+    except Exception as error:  # noqa: BLE001 - a prediction is a service, and a compilation does without
+        _LOG.debug("INT8's gain is not predicted: %s", error)
+        return
+    _LOG.log(logging.INFO if told.gain.pays else logging.WARNING, "%s", told)
+    ctx.client.log_param("prediction", {**told.to_dict(), "seconds": round(time.monotonic() - started, 2)})
+    ctx.client.log_metric("predicted_speedup", told.gain.speedup)
+    ctx.client.log_metric("predicted_speedup_low", told.gain.low)
+    ctx.client.log_metric("predicted_speedup_high", told.gain.high)
+    ctx.client.log_artifact(told.costs, name="kernel_costs")
+
+
 def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:
     """Record how far INT8 is from float on calibration data, and say aloud what no user would want."""
     ctx.client.log_param("calibration_drift", drift)
     for output in drift:
-        # A cosine that is not a number is below every limit too.
-        if output["finite_share"] < 1 or not output["cosine"] >= _POOR_COSINE:
+        if is_ruined(output["cosine"], output["finite_share"]):
             _LOG.warning(
                 "INT8 changes output %r beyond use even on calibration data: cosine %.3f to float, %.0f%% are numbers. "
                 "Another calibration_method or per_channel may help; some models cannot be INT8 as a whole.",

@@ -11,7 +11,7 @@ import sys
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -94,6 +94,30 @@ class Request:
     portable: bool
 
 
+class Integers(Protocol):
+    """The part of a request that says which integers."""
+
+    @property
+    def activations(self) -> str:
+        """The format of activations."""
+        ...
+
+    @property
+    def weights(self) -> str:
+        """The format of weights."""
+        ...
+
+    @property
+    def per_channel(self) -> bool:
+        """Whether each output channel of a weight has its scale."""
+        ...
+
+    @property
+    def quantize_io(self) -> bool:
+        """Whether inputs and outputs are integers too."""
+        ...
+
+
 def quantize(request: Request, scratch: Path) -> dict[str, Any]:
     """Quantise in a process of its own and return what it tells about the result."""
     return ask(__name__, asdict(request), scratch / "quantize.json", lambda error: f"Quantisation failed: {error}")
@@ -112,12 +136,12 @@ class _Reader:
 
 def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
     import onnxruntime.quantization as ort_quantization  # noqa: PLC0415 - only this process needs it
-    from onnxruntime.quantization import CalibrationMethod, QDQQuantizer, QuantType  # noqa: PLC0415
+    from onnxruntime.quantization import CalibrationMethod  # noqa: PLC0415
 
     folder.mkdir()
-    model = _flat_biases(_float_model(Path(request.model), folder))
+    model = flat_biases(float_model(Path(request.model), folder))
     samples = open_calibration(Path(request.calibration), inputs_of(read_model(Path(request.model))))
-    op_types = [*_OP_TYPES, "Softmax"] if request.quantize_io else list(_OP_TYPES)
+    op_types = quantised_ops(quantize_io=request.quantize_io)
     kinds = {"minmax": CalibrationMethod.MinMax, "entropy": CalibrationMethod.Entropy,
              "percentile": CalibrationMethod.Percentile}  # fmt: skip
     calibrator = ort_quantization.create_calibrator(
@@ -132,15 +156,9 @@ def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
         # Batch by batch: the histogram methods keep every activation of what they are given in one call.
         calibrator.collect_data(_Reader(batch))
         used += samples.batch
-    types = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
-    quantizer = QDQQuantizer(
-        _inferred(model), request.per_channel, False, types[request.weights],
-        types[request.activations], calibrator.compute_data(), [], [], op_types, {},
-    )  # fmt: skip
-    quantizer.quantize_model()
-    result: onnx.ModelProto = quantizer.model.model
+    result = quantized(_inferred(model), request, op_types, calibrator.compute_data())
     remedies = _fit_kernels(result, request, model, samples, folder)
-    io = _integer_io(result) if request.quantize_io else {}
+    io = integer_io(result) if request.quantize_io else {}
     _stamp_as_before(result, read_graph(Path(request.model)))
     written = write_model(result, Path(request.output))
     counts: dict[str, int] = {}
@@ -200,6 +218,25 @@ def _is_exact_here() -> bool:
     return found.u8s8 == EXACT
 
 
+def quantised_ops(*, quantize_io: bool) -> list[str]:
+    """Return the operators that become integers."""
+    return [*_OP_TYPES, "Softmax"] if quantize_io else list(_OP_TYPES)
+
+
+def quantized(model: onnx.ModelProto, form: Integers, op_types: list[str], ranges: Any) -> onnx.ModelProto:  # noqa: ANN401 - the quantiser's own
+    """Return a model with the ranges put in; the one that is given is used up."""
+    from onnxruntime.quantization import QDQQuantizer, QuantType  # noqa: PLC0415 - only this process needs it
+
+    types = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
+    quantizer = QDQQuantizer(
+        model, form.per_channel, False, types[form.weights], types[form.activations], ranges, [], [],
+        op_types, {},
+    )  # fmt: skip
+    quantizer.quantize_model()
+    result: onnx.ModelProto = quantizer.model.model
+    return result
+
+
 def _stamp_as_before(result: onnx.ModelProto, source: onnx.ModelProto) -> None:
     """Take back the versions this machine's runtime stamped on what it folded; an older one on a board refuses them."""
     used = {node.domain for node in nodes_of(result.graph)}
@@ -240,7 +277,7 @@ def _is_large(model: Path) -> bool:
     return model.stat().st_size > 1_900_000_000
 
 
-def _float_model(path: Path, folder: Path) -> Path:
+def float_model(path: Path, folder: Path) -> Path:
     """Return the model with norms folded and constants computed, as quantisation wants it."""
     import onnxruntime  # noqa: PLC0415 - only this process needs it
     from onnx import version_converter  # noqa: PLC0415
@@ -270,7 +307,7 @@ def _float_model(path: Path, folder: Path) -> Path:
     return folded
 
 
-def _flat_biases(path: Path) -> Path:
+def flat_biases(path: Path) -> Path:
     """Give Gemm a bias of one axis where it has a row: the same sum, and the quantiser takes no other."""
     import onnx  # noqa: PLC0415
 
@@ -306,7 +343,7 @@ def _inferred(path: Path) -> onnx.ModelProto:
     return inferred
 
 
-def _integer_io(model: onnx.ModelProto) -> dict[str, Any]:
+def integer_io(model: onnx.ModelProto) -> dict[str, Any]:
     """Make the float inputs and outputs integers in place and return how to convert from and to them."""
     io: dict[str, Any] = {"inputs": {}, "outputs": {}}
     for kind, name, boundary in [*_boundaries(model)]:

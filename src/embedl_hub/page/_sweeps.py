@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from embedl_hub.core.invoke import is_ruined
 from embedl_hub.errors import ConfigError, known
 from embedl_hub.fleet import (
     HIGHER_IS_BETTER,
@@ -80,6 +81,16 @@ class SweepPage:
     def failed(self) -> list[MatrixCell]:
         """The cells that failed, each with its reason."""
         return [cell for cell in self.matrix.cells.values() if cell.state is Standing.FAILED]
+
+    @property
+    def ruined(self) -> list[MatrixCell]:
+        """The cells whose answers are too far from float's to be of use."""
+        names = ("cosine", "calibration_cosine")
+        return [
+            cell
+            for cell in self.matrix.cells.values()
+            if any(is_ruined(cell.metrics[name]) for name in names if name in cell.metrics)
+        ]
 
     def charts(self) -> dict[str, Any]:
         """Return what the charts are drawn from."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from embedl_hub.core.device import AnyPath, CommandRunner, Device
     from embedl_hub.toolchain.runtime import Runtime
 
-# What device programs are made of besides their own package.
+# What every device program is made of besides its own package.
 _SHARED = ("embedl_device", "embedl_kernels")
 
 Config_co = TypeVar("Config_co", bound=MeasuringConfig, covariant=True)

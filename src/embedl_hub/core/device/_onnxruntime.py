@@ -26,12 +26,14 @@ class ONNXRuntimeConfig(MeasuringConfig):
         allow_fallback: Go on when one of them cannot be used at all.
         allow_saturation: Go on, with a warning, when the model needs exact integer kernels and the processor has none.
         optimization_level: ``disable``, ``basic``, ``extended`` or ``all``.
+        prediction: Say what INT8 will gain before it is made; the first time this measures the device for seconds.
     """
 
     execution_providers: tuple[str, ...] = field(default=(), kw_only=True)
     allow_fallback: bool = field(default=False, kw_only=True)
     optimization_level: str = field(default="all", kw_only=True)
     allow_saturation: bool = field(default=False, kw_only=True)
+    prediction: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,6 @@
 """Invokers: what a compiled model answers on a device."""
 
-from embedl_hub.core.invoke._compare import OutputDifference, Parity, compare_outputs
+from embedl_hub.core.invoke._compare import OutputDifference, Parity, compare_outputs, is_ruined
 from embedl_hub.core.invoke._onnxruntime import ONNXRuntimeInvocationResult, ONNXRuntimeInvoker
 from embedl_hub.core.invoke._result import InvocationResult
 from embedl_hub.core.invoke._tensorrt import TensorRTInvocationResult, TensorRTInvoker
@@ -19,4 +19,5 @@ __all__ = [
     "TensorRTInvocationResult",
     "TensorRTInvoker",
     "compare_outputs",
+    "is_ruined",
 ]

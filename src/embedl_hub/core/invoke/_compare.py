@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+POOR_COSINE = 0.9
+"""Below this cosine to the reference nobody would call the answers the model's."""
+
+
 @dataclass(frozen=True)
 class OutputDifference:
     """How far one output is from its reference.
@@ -34,6 +38,11 @@ class OutputDifference:
     sqnr_db: float | None
     finite_share: float
     top1_agreement: float | None
+
+
+def is_ruined(cosine: float, finite_share: float = 1.0) -> bool:
+    """Tell whether answers are too far from the ones they should be to be of use; no number is near nothing."""
+    return finite_share < 1 or not cosine >= POOR_COSINE
 
 
 @dataclass(frozen=True)
@@ -61,6 +70,11 @@ class Parity:
     def top1_agreement(self) -> float | None:
         """The least agreement, of the outputs that have one."""
         return min((out.top1_agreement for out in self.outputs if out.top1_agreement is not None), default=None)
+
+    @property
+    def is_ruined(self) -> bool:
+        """Whether an output is too far off to be of use."""
+        return any(is_ruined(out.cosine, out.finite_share) for out in self.outputs)
 
     def __str__(self) -> str:
         lines = []
