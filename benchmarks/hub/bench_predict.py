@@ -10,6 +10,7 @@ thread: the mean of the fastest quarter. Everything runs on this machine; its ke
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import statistics
@@ -32,8 +33,7 @@ from embedl_hub.onnxruntime.place import place_of
 from embedl_hub.onnxruntime.predicting import predict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "deploy"))
-import nets
+from deploy import nets
 from figures import Figure, bounded, rate
 from report import Session, parser
 
@@ -57,11 +57,11 @@ class _Bert(nn.Module):
         super().__init__()
         from transformers import BertConfig, BertModel  # noqa: PLC0415 - only this network needs it
 
-        config = BertConfig(
+        config = BertConfig(  # type: ignore[call-arg]
             vocab_size=1000, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
             attn_implementation="eager",
         )  # fmt: skip
-        self.bert = BertModel(config, add_pooling_layer=False)
+        self.bert = BertModel(config, add_pooling_layer=False)  # type: ignore[no-untyped-call]
         self.head = nn.Linear(256, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ def _perceptron() -> nn.Module:
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    **{name: (lambda name=name: nets._torchvision(name), _PICTURE) for name in _ZOO},  # noqa: SLF001 - our own file
+    **{name: (functools.partial(nets._torchvision, name), _PICTURE) for name in _ZOO},  # noqa: SLF001 - our own file
     "vit_6x384": (nets._vit_224, _PICTURE),  # noqa: SLF001
     "unet": (lambda: nets.UNet(32, 3, 21), _PICTURE),
     "bert_4x256": (_Bert, (64, 256)),
