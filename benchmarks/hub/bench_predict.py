@@ -57,7 +57,7 @@ class _Bert(nn.Module):
         super().__init__()
         from transformers import BertConfig, BertModel  # noqa: PLC0415 - only this network needs it
 
-        config = BertConfig(
+        config = BertConfig(  # type: ignore[call-arg]
             vocab_size=1000, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
             attn_implementation="eager",  # type: ignore[call-arg]
         )  # fmt: skip

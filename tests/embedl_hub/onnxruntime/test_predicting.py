@@ -182,6 +182,7 @@ def _small_net() -> onnx.ModelProto:
     return net.model(net.gemm(net.act(net.gemm("x", 48), "Relu"), 8))
 
 
+@pytest.mark.slow
 def test_predictions_are_near_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a factor of two on a network that gains and on one that loses, with the whole table."""
     monkeypatch.setattr(predicting, "_SECONDS", 4.0)
