@@ -59,7 +59,7 @@ class _Bert(nn.Module):
 
         config = BertConfig(  # type: ignore[call-arg]
             vocab_size=1000, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
-            attn_implementation="eager",  # type: ignore[call-arg]
+            attn_implementation="eager",
         )  # fmt: skip
         self.bert = BertModel(config, add_pooling_layer=False)  # type: ignore[no-untyped-call]
         self.head = nn.Linear(256, 2)

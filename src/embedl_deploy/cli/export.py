@@ -13,33 +13,37 @@ METHODS = ("minmax", "moving_average_minmax", "histogram", "percentile", "mse", 
 @click.command("export")
 @options.model_options
 @click.option("--output", "-o", required=True, type=options.FILE, help="The file to write.")
-@options.dialect
+@options.chosen_dialect
+@options.device
 @click.option("--calibration", type=options.FILE, help="Statistics that `quantize` wrote; else --data is run.")
 @click.option("--method", type=click.Choice(METHODS), default="minmax", show_default=True, help="How ranges are found.")
 @click.option("--skip", multiple=True, help="Qualified name of a layer to leave in float; may be given more than once.")
 @click.option("--float", "as_float", is_flag=True, help="Fuse only, quantise nothing.")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the first dimension of every input open.")
 @options.as_json
-def command(  # noqa: PLR0913 - a parameter per option
-    model: str, data: Path | None, shapes: tuple[str, ...], backend: str | None, output: Path, dialect: str,
-    calibration: Path | None, method: str, skip: tuple[str, ...], *, as_float: bool, dynamic_batch: bool, as_json: bool,
+def command(  # noqa: PLR0913, PLR0917 - a parameter per option
+    model: str, data: Path | None, shapes: tuple[str, ...], backend: str | None, output: Path, dialect: str | None,
+    device: str | None, calibration: Path | None, method: str, skip: tuple[str, ...], *, as_float: bool,
+    dynamic_batch: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Fuse and quantise MODEL and write it as an ONNX file for a runtime.
 
     MODEL is package.module:callable, or the path of a .pt2 file.
     """
-    from embedl_deploy.cli.model import backend_for, example, load_model, transformed  # noqa: PLC0415
+    from embedl_deploy.cli.model import backend_for, example, load_model, tensors, transformed  # noqa: PLC0415
     from embedl_deploy.errors import InputError  # noqa: PLC0415
     from embedl_deploy.export import export_onnx  # noqa: PLC0415
 
     if not output.parent.is_dir():
         raise InputError(f"There is no folder {str(output.parent)!r} to write to.")
+    dialect = options.dialect_of(dialect, device)
     chosen = backend_for(backend, dialect)
     args = example(data, shapes)
     made = transformed(load_model(model), args, chosen)
     if not as_float:
         made = _quantized(made, args, chosen, data, calibration, method, skip)
-    export_onnx(made, args, output, dialect=None if as_float else dialect, dynamic_batch=dynamic_batch)
+    samples = list(tensors(data)) if data is not None and calibration is not None else None
+    export_onnx(made, args, output, dialect=None if as_float else dialect, dynamic_batch=dynamic_batch, samples=samples)
     facts = {"file": str(output), "backend": chosen.name, "dialect": dialect, "quantized": not as_float}
     options.say(facts if as_json else f"{output}: {dialect}, backend {chosen.name}", as_json=as_json)
     return 0

@@ -21,6 +21,16 @@ dialect = click.option(
     type=click.Choice([item.name for item in DIALECTS]),
     help="The runtime the file is for.",
 )
+chosen_dialect = click.option(
+    "--dialect",
+    type=click.Choice([item.name for item in DIALECTS]),
+    help="The runtime the file is for; or give --device.",
+)
+device = click.option(
+    "--device",
+    metavar="here|FAMILY",
+    help="The processor the file is for, instead of --dialect: this one, or a kernel family such as x86-avx2.",
+)
 data = click.option(
     "--data",
     type=PLACE,
@@ -47,6 +57,17 @@ def model_options(function: _F) -> _F:
     ):
         function = option(function)
     return function
+
+
+def dialect_of(dialect: str | None, device: str | None) -> str:
+    """Return the dialect that was named, or the one of the device."""
+    if (dialect is None) == (device is None):
+        raise click.UsageError("Give --dialect or --device, one of them.")
+    if dialect is not None:
+        return dialect
+    from embedl_deploy.dialect import dialect_for  # noqa: PLC0415 - --help needs no ONNX
+
+    return dialect_for(device).name
 
 
 def say(value: Any, *, as_json: bool) -> None:

@@ -11,7 +11,8 @@ from embedl_deploy.cli import options
 @click.command("relower")
 @click.argument("source", type=options.FILE)
 @click.argument("target", type=options.FILE)
-@options.dialect
+@options.chosen_dialect
+@options.device
 @click.option("--refit", is_flag=True, help="Choose scales anew from observed ranges instead of keeping them.")
 @click.option(
     "--float-type",
@@ -24,8 +25,8 @@ from embedl_deploy.cli import options
 @options.data
 @options.as_json
 def command(
-    source: Path, target: Path, dialect: str, *, refit: bool, float_type: str, fallback: bool, data: Path | None,
-    as_json: bool,
+    source: Path, target: Path, dialect: str | None, device: str | None, *, refit: bool, float_type: str,
+    fallback: bool, data: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Write the Q/DQ file SOURCE, made by any tool, as TARGET in another runtime's dialect.
 
@@ -34,6 +35,7 @@ def command(
     from embedl_deploy.cli.data import batches, by_name  # noqa: PLC0415 - --help needs no ONNX
     from embedl_deploy.dialect import input_names, relower  # noqa: PLC0415
 
+    dialect = options.dialect_of(dialect, device)
     samples = None
     if data is not None:
         names = input_names(source)

@@ -43,6 +43,8 @@ class Dialect:
             channel.
         portable: Whether weights are chosen so that no processor's kernels saturate and additions are exact, so that
             every one of them gives the same bits.
+        whole_channels: Whether kernels begin a new pair at every position of a convolution, where ONNX Runtime's go on
+            with the next position's channels; it matters where their number is odd.
         requires: What the processor's kernels must be able to do, written into the file; empty for nothing.
         opset: Lowest opset of the written file.
     """
@@ -67,6 +69,7 @@ class Dialect:
     float_types: tuple[str, ...] = ("float32",)
     rounds_float_weights: bool = False
     portable: bool = False
+    whole_channels: bool = False
     requires: str = ""
     opset: int = 13
 
@@ -150,6 +153,8 @@ OPENVINO = Dialect(
     types=frozenset({"int8", "uint8", "int4", "uint4", "int16", "uint16"}),
     activation_types=frozenset({"int8", "uint8", "int16", "uint16"}),
     weight_blocks=True,
+    portable=True,
+    whole_channels=True,
 )
 
 DIALECTS: tuple[Dialect, ...] = (

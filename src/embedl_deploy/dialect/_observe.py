@@ -63,7 +63,9 @@ def observe(parts: Parts, samples: Iterable[Sample]) -> None:
     count = 0
     for sample in samples:
         count += 1
-        for name, values in zip(names, run(session, names, by_input(sample, inputs)), strict=True):
+        feed = by_input(sample, inputs)
+        # Asked for no name, ONNX Runtime gives every output.
+        for name, values in zip(names, run(session, names, feed) if names else (), strict=True):
             if np.issubdtype(values.dtype, np.floating) and values.size:
                 _widen(parts, name, values, first=count == 1)
     if not count:

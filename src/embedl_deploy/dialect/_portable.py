@@ -99,7 +99,7 @@ def make_portable(parts: Parts, dialect: Dialect, samples: Iterable[dict[str, np
             _write(parts, layer, Fitted(None, np.ones(1), 0, "uint8"))
             continue
         if held is None:
-            choice = choose(_problem(parts, layer, rows, written))
+            choice = choose(_problem(parts, layer, rows, written, whole=dialect.whole_channels))
             done[layer.weight] = (view, choice)
             if choice.remedy != "none":
                 _write(parts, layer, choice.fitted)
@@ -139,11 +139,17 @@ def _orientation(node: onnx.NodeProto) -> str:
     return f"{node.op_type}{attribute(node, 'transB', 0)}{attribute(node, 'group', 1)}"
 
 
-def to_matrix(node: onnx.NodeProto, values: np.ndarray) -> np.ndarray:
-    """Return a weight as (groups, channels, K), K in the order in which kernels add."""
+def to_matrix(node: onnx.NodeProto, values: np.ndarray, *, whole: bool = False) -> np.ndarray:
+    """Return a weight as (groups, channels, K), K in the order in which kernels add.
+
+    With `whole`, an odd number of channels is filled up with a zero at every position.
+    """
     if node.op_type == "Conv":
         groups = int(attribute(node, "group", 1))
-        return np.moveaxis(values, 1, -1).reshape(groups, values.shape[0] // groups, -1)
+        last = np.moveaxis(values, 1, -1)
+        if whole and last.shape[-1] % 2:
+            last = np.concatenate([last, np.zeros_like(last[..., :1])], -1)
+        return last.reshape(groups, values.shape[0] // groups, -1)
     if node.op_type == "Gemm" and attribute(node, "transB", 0):
         return values[None]
     return np.moveaxis(values, -2, -1).reshape(1, -1, values.shape[-2])
@@ -152,14 +158,16 @@ def to_matrix(node: onnx.NodeProto, values: np.ndarray) -> np.ndarray:
 def from_matrix(node: onnx.NodeProto, matrix: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Return a weight in the shape it has in the file."""
     if node.op_type == "Conv":
-        return np.ascontiguousarray(np.moveaxis(matrix.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
+        # Filled-up channels are left behind.
+        found = matrix.reshape(shape[0], *shape[2:], -1)[..., : shape[1]]
+        return np.ascontiguousarray(np.moveaxis(found, -1, 1))
     if node.op_type == "Gemm" and attribute(node, "transB", 0):
         return matrix.reshape(shape)
     turned = matrix.reshape(*shape[:-2], shape[-1], shape[-2])
     return np.ascontiguousarray(np.moveaxis(turned, -1, -2))
 
 
-def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str]) -> Problem:
+def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str], *, whole: bool) -> Problem:
     weight = parts.weights[layer.weight]
     if np.any(weight.params.zero_point):
         weight = symmetric(weight)
@@ -169,17 +177,26 @@ def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str]) -> Probl
         step, _ = weight.params.spread(real.shape)
         # Where rounding was learned or the weight was clipped on purpose, the code is what was meant.
         real = np.where(np.abs(exact - real) <= 0.501 * step, exact, real)
-    codes = to_matrix(layer.node, weight.values)
+    codes = to_matrix(layer.node, weight.values, whole=whole)
     many = weight.values.ndim > 2 and layer.node.op_type != "Conv"
     given = weight.params.scale.astype(np.float64).reshape(-1)
     scale = np.broadcast_to(given.max() if many else given, (codes.shape[0] * codes.shape[1],))
     boundary = parts.edges[layer.node.name, 0]
     alone = sum(name == boundary for name in parts.edges.values()) == 1
     return Problem(
-        to_matrix(layer.node, real), codes, scale.reshape(codes.shape[:2]), rows.get(layer.node.name),
+        to_matrix(layer.node, real, whole=whole), codes, scale.reshape(codes.shape[:2]),
+        _filled(rows.get(layer.node.name), layer.node, weight.values.shape, whole=whole),
         float(layer.input.scale), clippable=alone and boundary not in written, shared=many,
         rounded=exact is None,
     )  # fmt: skip
+
+
+def _filled(rows: np.ndarray | None, node: onnx.NodeProto, shape: tuple[int, ...], *, whole: bool) -> np.ndarray | None:
+    """Fill up rows as their weight is."""
+    if rows is None or not whole or node.op_type != "Conv" or not shape[1] % 2:
+        return rows
+    split = rows.reshape(*rows.shape[:2], -1, shape[1])
+    return np.concatenate([split, np.zeros_like(split[..., :1])], -1).reshape(*rows.shape[:2], -1)
 
 
 def _write(parts: Parts, layer: Layer, fitted: Fitted) -> None:

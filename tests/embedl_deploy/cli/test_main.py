@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import onnx
 import pytest
@@ -13,6 +14,7 @@ from support.qdq import sample, tensorrt_residual
 
 from embedl_deploy.cli import main as entry
 from embedl_deploy.cli.main import cli
+from embedl_deploy.dialect import family_here
 from embedl_deploy.errors import DeployError
 
 NET = """
@@ -168,3 +170,31 @@ def test_the_package_runs_as_a_module() -> None:
         [sys.executable, "-m", "embedl_deploy", "--version"], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.startswith("embedl-deploy, version")
+
+
+def test_a_device_instead_of_a_dialect(place: Path) -> None:
+    """The processor decides; both, or neither, is one clear error."""
+    assert "onnxruntime-x86," in call("relower", "trt.onnx", "avx2.onnx", "--device", "x86-avx2")
+    assert "onnxruntime-x86-vnni" in call("relower", "trt.onnx", "vnni.onnx", "--device", "x86-vnni")
+    with pytest.raises(click.UsageError, match="--dialect or --device"):
+        call("relower", "trt.onnx", "x.onnx")
+    with pytest.raises(DeployError, match="x86-avx2"):
+        call("relower", "trt.onnx", "x.onnx", "--device", "toaster")
+
+
+def test_what_other_processors_answer(place: Path) -> None:
+    """A row for every family; a file of all 8 bits differs on one without VNNI, the portable one nowhere on x86."""
+    call("relower", "trt.onnx", "vnni.onnx", "--dialect", "onnxruntime-x86-vnni", "--data", "sample.npz")
+    call("relower", "trt.onnx", "portable.onnx", "--dialect", "onnxruntime-x86", "--data", "sample.npz")
+    options = ("--data", "sample.npz", "--targets", "all", "--json")
+    portable = json.loads(call("verify", "portable.onnx", *options))
+    # On a processor without VNNI this file fails its proof, and the exit code says so.
+    code = 3 if family_here().saturates else 0
+    found = json.loads(call("verify", "vnni.onnx", *options, code=code))
+    rows = {row["family"]: row for row in found["families"]}
+    assert all(row["same"] for row in portable["families"] if row["family"].startswith("x86"))
+    assert not rows["x86-avx2"]["same"]
+    assert rows["x86-avx2"]["kernel"].startswith("Q")
+    assert rows["x86-avx2"]["lsb"] > 0
+    assert portable["passed"]
+    assert ("no VNNI" in found["cause"]) == bool(code)
