@@ -170,6 +170,8 @@ def integer_biases(parts: Parts) -> None:
         channels = weight.params.axis in (None, layer.weight_axis)
         if weight.params.type != "int8" or layer.input.type not in ("int8", "uint8") or not channels or real.ndim != 1:
             continue
+        if not np.isfinite(real).all():
+            continue  # No integer says infinity; in float the file stays as wrong as it was.
         # Kernels add the bias before they multiply by alpha, so they take it with alpha 1 alone.
         if weight.params.block or any(attribute(layer.node, name, 1.0) != 1.0 for name in ("alpha", "beta")):
             continue
@@ -190,7 +192,7 @@ def _room_for_bias(parts: Parts, layer: Layer, weight: Weight, real: np.ndarray)
     """Widen the scale of channels whose bias would not fit into int32; dead channels have such scales."""
     scale = weight.params.scale.astype(np.float64)
     least = np.abs(real).astype(np.float64) / _BIAS_LIMIT / float(layer.input.scale)
-    least = least if scale.ndim else np.max(least)
+    least = least if scale.ndim else np.asarray(np.max(least))
     wanted = np.maximum(scale, least)
     if np.array_equal(wanted, scale):
         return weight

@@ -51,11 +51,16 @@ def _axis(view: View, node: onnx.NodeProto) -> Axis | None:
 
 
 def _channels(node: onnx.NodeProto, weight: tuple[int, ...]) -> Axis:
-    """Return where the channels of a layer's input lie, and how many its weight has."""
+    """Return where the channels of a layer's input lie, and how many its weight has: 0 where it lacks that axis."""
+
+    def along(axis: int) -> int:
+        # A bad file's weight may have any rank; the runtime refuses such a layer, and it is not ours to crash on.
+        return weight[axis] if axis < len(weight) else 0
+
     if node.op_type == "Conv":
-        return 1, weight[1] * int(attribute(node, "group", 1))
+        return 1, along(1) * int(attribute(node, "group", 1))
     if node.op_type == "ConvTranspose":
-        return 1, weight[0]
+        return 1, along(0)
     if node.op_type == "Gemm":
-        return 0 if attribute(node, "transA", 0) else 1, weight[1 if attribute(node, "transB", 0) else 0]
-    return -1, weight[-2] if len(weight) > 1 else weight[0]
+        return 0 if attribute(node, "transA", 0) else 1, along(1 if attribute(node, "transB", 0) else 0)
+    return -1, along(max(len(weight) - 2, 0))
