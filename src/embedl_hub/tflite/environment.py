@@ -179,9 +179,11 @@ def _candidates() -> list[str]:
     found = [path for name in names if (path := shutil.which(name)) is not None]
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     for major, minor in PYTHONS:
-        found += [str(path) for path in sorted(versions.glob(f"{major}.{minor}.*/bin/python"), reverse=True)]
+        # A folder that may not be read, another account's for one, has nothing for us.
+        with contextlib.suppress(OSError):
+            found += [str(path) for path in sorted(versions.glob(f"{major}.{minor}.*/bin/python"), reverse=True)]
     base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return [*found, str(base) if base.exists() else sys.executable]
+    return [*found, str(base) if os.access(base, os.X_OK) else sys.executable]
 
 
 def _version_of(python: str) -> tuple[int, int, int] | None:

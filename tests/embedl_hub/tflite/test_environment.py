@@ -38,6 +38,16 @@ def test_the_python_that_the_converter_declares_comes_first(tmp_path: Path) -> N
         choose_python([shim, old])
 
 
+def test_pythons_in_a_folder_that_may_not_be_read_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is too long stands for it, since root may read every folder."""
+    locked = tmp_path / ("x" * 300)
+    monkeypatch.setenv("PYENV_ROOT", str(locked))
+    monkeypatch.setenv("PATH", f"{locked}:/usr/bin:/bin")
+    assert choose_python()[1].startswith("3.")
+
+
 def test_an_installation_that_fails_leaves_nothing_that_looks_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

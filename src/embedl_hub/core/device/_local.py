@@ -40,7 +40,8 @@ class LocalCommandRunner:
         words = as_argv(argv)
         folder = "" if cwd is None else str(Path(cwd).absolute())
         limit, shell = _watch_shell()
-        supervised = ["sh", "-c", SUPERVISE, "edgeproof", limit, shell, WATCH, folder, *words]
+        # By its path: looked for on PATH, it would be refused in the words for a folder there that may not be read.
+        supervised = [shutil.which("sh") or "sh", "-c", SUPERVISE, "edgeproof", limit, shell, WATCH, folder, *words]
         try:
             outcome = execute(ProcessGroup(supervised), timeout_s=timeout_s, echo=not hide)
         except OverflowError as error:

@@ -65,6 +65,9 @@ end KILL "$2"
 # $1 heartbeat limit or nothing, $2 shell for the watch, $3 the watch, $4 folder or nothing, then the command.
 # The command stands in the foreground: a shell without job control has SIGINT ignored in the background. It is not
 # the last line either: shells run that one in their own place, and would die of its signal instead of telling it.
+# Whether the program is there is asked first: where a folder on PATH may not be read, dash and busybox say "Permission
+# denied" and 126 for one that is nowhere. One that lies there and may not be run keeps that answer, so "command -v",
+# which passes it over in some shells, is not enough. PATH gets a colon: a last empty entry is dropped otherwise.
 SUPERVISE = """\
 limit=$1 shell=$2 watch=$3 folder=$4
 shift 4
@@ -72,7 +75,17 @@ CDPATH=
 if [ -n "$folder" ]; then cd -- "$folder" || exit 1; fi
 exec 3<&0 4>&2 </dev/null 2>/dev/null
 "$shell" -c "$watch" edgeproof-watch "$limit" "$$" <&3 >/dev/null 3<&- 4>&- &
-(exec "$@" 2>&4 3<&- 4>&-)
+is_there() {
+  case $1 in */*) return 0 ;; esac
+  command -v "$1" >/dev/null && return
+  set -f
+  IFS=: folders=${PATH-}:
+  for folder in $folders; do
+    [ ! -e "${folder:-.}/$1" ] || return 0
+  done
+  return 1
+}
+(is_there "$1" || { echo "$1: not found" >&4; exit 127; }; exec "$@" 2>&4 3<&- 4>&-)
 exit "$?"
 """
 

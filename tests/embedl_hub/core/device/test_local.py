@@ -1,5 +1,6 @@
 """What is this machine's own among the runners' promises; the rest is the contract."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -17,8 +18,35 @@ def test_a_relative_folder_starts_here(tmp_path: Path, monkeypatch: pytest.Monke
     assert LocalCommandRunner().run(["pwd"], "-sub", hide=True).stdout == f"{tmp_path}/-sub\n"
 
 
+@pytest.fixture
+def odd_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PATH starts with what may not be read: a link to itself, since root may read every folder."""
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'loop'}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("odd_path")
+def test_a_missing_program_is_said_so_whatever_is_on_path() -> None:
+    """Not that a folder on the way may not be read."""
+    with pytest.raises(CommandError, match=r"(?s)was not found .*no-such-program-here: not found") as caught:
+        LocalCommandRunner().run(["no-such-program-here"], hide=True)
+
+    assert caught.value.exit_code == 127
+
+
+def test_a_program_that_may_not_be_run_is_not_a_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies there without the right to run it: code 126, as in every shell."""
+    (tmp_path / "locked-program").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(CommandError, match=r"(?i)permission denied") as caught:
+        LocalCommandRunner().run(["locked-program"], hide=True)
+
+    assert caught.value.exit_code == 126
+
+
+@pytest.mark.usefixtures("odd_path")
 def test_an_argument_that_is_too_long_is_said_so() -> None:
-    """The system's own word for it, as a failed command."""
+    """The system's own word for it, as a failed command, whatever is on PATH."""
     with pytest.raises(CommandError, match="too long") as caught:
         LocalCommandRunner().run(["echo", "x" * 300_000], hide=True)
 

@@ -4,6 +4,8 @@ import contextlib
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -103,13 +105,14 @@ def test_a_timed_read_is_known(sh: list[str]) -> None:
     assert ("timed_read=yes" in answer) == (sh[0].rpartition("/")[2] != "dash")
 
 
-def supervise(sh: list[str], *command: str, limit: str = "") -> subprocess.Popen[bytes]:
+def supervise(sh: list[str], *command: str, limit: str = "", **options: Any) -> subprocess.Popen[bytes]:
     """Start a command under supervision, with the watch in the same kind of shell."""
     # The watch's shell is one word; busybox is one program under many names.
     watch_shell = "bash" if sh[0].endswith("bash") else "sh"
     return subprocess.Popen(
         [*sh, "-c", SUPERVISE, "label", limit, watch_shell, WATCH, "", *command],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        **options,
     )  # fmt: skip
 
 
@@ -121,6 +124,40 @@ def test_a_supervised_command_keeps_its_code(sh: list[str], script: str, code: i
         assert process.stdout is not None
         assert process.stderr is not None
         assert (process.stdout.read(), process.stderr.read()) == (b"out\n", b"err\n")
+
+
+@pytest.mark.parametrize("path", ["{0}:/usr/bin:/bin", "/usr/bin:{0}:/bin", "/usr/bin:/bin:{0}", "/usr/bin:/bin"])
+def test_a_missing_program_has_one_code_in_every_sh(
+    sh: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Also where a folder on PATH may not be read; and one that is there and may not be run has another code."""
+    locked, open_one = tmp_path / "locked", tmp_path / "open"
+    locked.mkdir(mode=0)
+    open_one.mkdir()
+    (open_one / "not-for-us").write_text("")
+    # Root may read every folder, so its shell runs as nobody, who may not even come as far as these.
+    somebody: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    monkeypatch.setenv("PATH", path.format(locked))
+    for program, code in (("no-such-program", 127), ("true", 0)):
+        with supervise(sh, program, cwd="/", **somebody) as process:
+            assert process.wait(20) == code
+    monkeypatch.setenv("PATH", f"{path.format(locked)}:{open_one}")
+    with supervise(sh, "not-for-us", cwd="/") as process:
+        assert process.wait(20) == 126
+
+
+def test_a_program_of_the_folder_itself_is_found(
+    sh: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty entry of PATH means the folder that the command runs in, also as the last one."""
+    (tmp_path / "own").write_text("#!/bin/sh\necho own $#\n")
+    (tmp_path / "own").chmod(0o755)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin:")
+    monkeypatch.chdir(tmp_path)
+    with supervise(sh, "own", "*", "a b") as process:
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == b"own 2\n"
 
 
 def test_the_watch_ends_a_command_whose_client_is_gone(sh: list[str]) -> None:
