@@ -19,10 +19,6 @@ from torch import fx, nn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "benchmarks"))
-LIBRARY = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-for operator in ("nms", "qnms"):
-    # torchvision's CUDA build registers fakes for these two; a CPU torch lacks the operators themselves.
-    LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
 
 import report  # noqa: E402
 from figures import Figure, alone, declared, least  # noqa: E402
@@ -118,9 +114,6 @@ def status(key):
     return next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith(key)) / 1024
 def reset():
     open("/proc/self/clear_refs", "w").write("5")
-L = torch.library.Library("torchvision", "FRAGMENT")
-for q in ("nms", "qnms"):
-    L.define(q + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 torch.set_num_threads(1)
 from support import deploy_zoo
 from embedl_deploy import transform

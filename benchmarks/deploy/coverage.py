@@ -15,10 +15,6 @@ from torch import nn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "benchmarks"))
-LIBRARY = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-for operator in ("nms", "qnms"):
-    # torchvision's CUDA build registers fakes for these two; a CPU torch lacks the operators themselves.
-    LIBRARY.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
 
 import report  # noqa: E402
 from figures import Figure, bounded, declared  # noqa: E402

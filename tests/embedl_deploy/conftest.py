@@ -1,21 +1,12 @@
 """Shared by deploy's tests: one thread, fixed seeds, and torchvision beside a CPU torch."""
 
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+from support.vision import declare_operators
 
-
-def _declare_torchvision_operators() -> torch.library.Library:
-    """Declare the two operators that torchvision's CUDA build registers fakes for; tests only."""
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")  # type: ignore[no-untyped-call]
-    return library
-
-
-_LIBRARY = _declare_torchvision_operators() if "torchvision" not in sys.modules else None
+declare_operators()
 
 
 @pytest.fixture(autouse=True)

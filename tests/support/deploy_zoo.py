@@ -7,6 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from support.vision import declare_operators
+
+declare_operators()
+
 SEGMENTATION = (
     "fcn_resnet50", "fcn_resnet101", "deeplabv3_resnet50", "deeplabv3_resnet101", "deeplabv3_mobilenet_v3_large",
     "lraspp_mobilenet_v3_large",
