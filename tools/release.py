@@ -11,12 +11,13 @@ Nothing is downloaded and nothing is uploaded.
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
+import io
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import tomllib
 from pathlib import Path
@@ -25,6 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from closure import ROOT, ours
 from sbom import bill_of_materials
+
+# Not tarfile's own extractall: Python 3.11.3 and older have no filter for it.
+from embedl_hub.core.device._tree import unpack
 
 BUILD_S = 300
 HOOK = "import setuptools.build_meta as backend, sys; print(getattr(backend, sys.argv[1])(sys.argv[2]))"
@@ -84,8 +88,8 @@ def build(name: str, out: Path) -> list[Path]:
     dist = ours()[name]
     with tempfile.TemporaryDirectory(prefix="edgeproof-release-") as folder:
         archive = hook("build_sdist", stage(dist, Path(folder) / name), out)
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+        with io.BufferedReader(gzip.open(archive)) as packed:
+            unpack(packed, Path(folder))
         wheel = hook("build_wheel", Path(folder) / archive.name.removesuffix(".tar.gz"), out)
     bill = out / f"{wheel.name.partition('-py3')[0]}.cdx.json"
     bill.write_text(bill_of_materials(name, wheel))

