@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.debian import LEFT_OFF, left_off, require_mount
 from support.sshd import SSHServer
 from support.tflite import SHARED_CACHE
 
@@ -17,6 +18,18 @@ from embedl_hub.tflite.environment import CACHE_VARIABLE, need_environment
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them, and every process they start, ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+    """Count tests that were left off apart: -ra would give every part they need a line of its own."""
+    is_left_off = report.skipped and isinstance(report.longrepr, tuple) and LEFT_OFF in report.longrepr[2]
+    return ("left off", "l", "LEFT OFF") if is_left_off else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once what was left off, and why."""
+    if reports := terminalreporter.stats.get("left off"):
+        terminalreporter.write_line(left_off([report.longrepr[2] for report in reports]), yellow=True)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -74,15 +87,9 @@ def connect() -> Iterator[Callable[..., SSHCommandRunner]]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of eight MiB of its own."""
-    if os.geteuid() != 0:
-        pytest.fail("This test fills a disk of its own, and mounting one needs root: run ./test as root.")
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.fail(f"a small file system could not be mounted, though we are root: {mounted.stderr.strip()}")
+    require_mount(["-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], "a disk of its own")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 

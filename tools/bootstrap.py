@@ -48,7 +48,8 @@ def prepare(name: str) -> None:
             return
         sys.stderr.write(f"Setting up .venv from requirements/{name}.txt (once; some minutes, most of it torch) ...\n")
         if not (VENV / "bin" / "python").exists():
-            venv.create(VENV, with_pip=True)
+            # Links, as `python -m venv` makes them: a copied program may not find its shared library.
+            venv.create(VENV, symlinks=True, with_pip=True)
         pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *constraints(), "--requirement", f"requirements/{name}.txt"], cwd=ROOT, check=True)
         alone = f"requirements/{name}-nodeps.txt"

@@ -8,6 +8,7 @@ The backend is `my_backend.py` beside this file; the example sends it to the boa
 
 from __future__ import annotations
 
+import getpass
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -180,10 +181,11 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     model = folder / "weights.onnx"
     model.write_bytes(bytes(range(256)) * 4096)
-    where = "/tmp/edgeproof-example"  # noqa: S108 - the example's own folder on the board
+    user, _, rest = sys.argv[1].rpartition("@") if len(sys.argv) > 1 else ("", "", "")
+    # The example's own folder on the board, one for each account: nobody can write to another's.
+    where = f"/tmp/edgeproof-example-{user or getpass.getuser()}"  # noqa: S108
     config = MyBackendConfig(backend_path=f"{where}/my_backend.py")
-    if len(sys.argv) > 1:
-        user, _, rest = sys.argv[1].rpartition("@")
+    if rest:
         host, _, port = rest.partition(":")
         device = get_my_device(host, user or None, port=int(port) if port else None, config=config)
     else:

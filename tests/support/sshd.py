@@ -182,7 +182,10 @@ class SSHServer:
 
 
 def _make_key(path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)], check=True)
+    subprocess.run(
+        [require("ssh-keygen", "openssh-client"), "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)],
+        check=True,
+    )
 
 
 def _free_port() -> int:
@@ -205,6 +208,6 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _version() -> tuple[int, int]:
-    said = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr
+    said = subprocess.run([require("ssh", "openssh-client"), "-V"], capture_output=True, text=True, check=True).stderr
     found = re.search(r"OpenSSH_(\d+)\.(\d+)", said)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.debian import require_mount
 
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.tracking import Client, Redactor, Run, RunStatus, RunType, Store, reindex
@@ -390,11 +391,7 @@ def read_only() -> Iterator[Callable[[Path], None]]:
                 path.chmod(path.stat().st_mode & ~0o222)
         else:
             for options in ("bind", "remount,bind,ro"):
-                mounted = subprocess.run(
-                    ["mount", "-o", options, str(folder), str(folder)], capture_output=True, text=True, check=False
-                )
-                if mounted.returncode != 0:
-                    pytest.fail(f"a folder could not be made read-only, though we are root: {mounted.stderr.strip()}")
+                require_mount(["-o", options, str(folder), str(folder)], "a folder that root cannot write to")
         forbidden.append(folder)
 
     yield forbid
