@@ -31,7 +31,10 @@ def fingerprint(name: str) -> str:
 def constraints() -> list[str]:
     """Return pip's options for the tested versions; they were tested with one Python and hold for that one."""
     if sys.version_info[:2] != NEEDED:
-        sys.stderr.write(f"Python {sys.version.split()[0]}: the tested versions are for {NEEDED[0]}.{NEEDED[1]}.\n")
+        tested = ".".join(map(str, NEEDED))
+        sys.stderr.write(
+            f"Python {sys.version.split()[0]}: {CONSTRAINTS} was tested with {tested}; taking the newest in range.\n"
+        )
         return []
     return ["--constraint", CONSTRAINTS]
 
