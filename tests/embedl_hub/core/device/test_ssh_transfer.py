@@ -1,6 +1,7 @@
 """Files over SSH when something goes wrong: an error or a whole file, never a part of one."""
 
 import hashlib
+import os
 import random
 import secrets
 import shutil
@@ -269,9 +270,11 @@ def test_a_damaged_folder_never_gets_its_name(new_server: NewServer, connect: Co
     assert list(folder.iterdir()) == []
 
 
+# Another user may have left a file of any other name there.
+OUTSIDE = f"/tmp/edgeproof-hostile-{os.getuid()}"
 HOSTILE = {
     "../x": tarfile.REGTYPE,
-    "/tmp/edgeproof-hostile": tarfile.REGTYPE,
+    OUTSIDE: tarfile.REGTYPE,
     "link out": tarfile.SYMTYPE,
     "hard link out": tarfile.LNKTYPE,
     "device": tarfile.CHRTYPE,
@@ -297,7 +300,7 @@ def test_a_hostile_name_is_refused(new_server: NewServer, connect: Connect, tmp_
         runner.get(tmp_path / "bin", tmp_path / "work/target")
 
     assert list((tmp_path / "work").iterdir()) == []
-    assert not Path("/tmp/edgeproof-hostile").exists()
+    assert not Path(OUTSIDE).exists()
 
 
 @pytest.mark.parametrize(

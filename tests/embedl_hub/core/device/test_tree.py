@@ -57,13 +57,15 @@ def around(target: Path) -> dict[str, bytes]:
     }
 
 
+# Another user may have left a file of any other name there.
+OUTSIDE = f"/tmp/edgeproof-hostile-{os.getuid()}"
 SYM, LNK, DIR = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE
 HOSTILE = {
     "parent": [entry("../x")],
     "parent, below": [entry("a/../../x")],
     "parent, folder": [entry("../x", DIR)],
     "parent, dots only": [entry("..", DIR)],
-    "absolute": [entry("/tmp/edgeproof-hostile")],
+    "absolute": [entry(OUTSIDE)],
     "no name": [entry("")],
     "link out": [entry("link", SYM, "../secret")],
     "link to the parent": [entry("link", SYM, "..")],
@@ -101,7 +103,7 @@ def test_a_hostile_stream_is_refused(target: Path, members: list[Member]) -> Non
         unpack(stream_of(entry("first"), *members), target)
 
     assert around(target) == {"secret": b"secret"}
-    assert not Path("/tmp/edgeproof-hostile").exists()
+    assert not Path(OUTSIDE).exists()
     assert not (target.parent / "planted").is_symlink()
 
 
@@ -109,7 +111,7 @@ def test_a_hostile_stream_is_refused(target: Path, members: list[Member]) -> Non
     ("name", "says"),
     [
         ("parent", "the name '../x', which leads out of the target folder; refused"),
-        ("absolute", "the name '/tmp/edgeproof-hostile', which leads out"),
+        ("absolute", f"the name '{OUTSIDE}', which leads out"),
         ("link out", "the link 'link' -> '../secret', which leads out"),
         ("link through links", "the link 'out' -> 'a/b/up/../../secret', which leads out"),
         ("hard link out", "the name '../secret', which leads out"),
