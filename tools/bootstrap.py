@@ -39,6 +39,12 @@ def constraints() -> list[str]:
     return ["--constraint", CONSTRAINTS]
 
 
+def made_with() -> tuple[int, int] | None:
+    """Return the Python that .venv was made with; packages of another one do not work in it."""
+    folders = sorted(VENV.glob("lib/python3.*/site-packages"))
+    return (3, int(folders[0].parent.name.partition(".")[2])) if folders else None
+
+
 def prepare(name: str) -> None:
     """Create or update .venv unless its stamp already matches."""
     stamp = VENV / f"stamp-{name}"
@@ -50,6 +56,10 @@ def prepare(name: str) -> None:
         if stamp.exists() and stamp.read_text() == wanted:
             return
         sys.stderr.write(f"Setting up .venv from requirements/{name}.txt (once; some minutes, most of it torch) ...\n")
+        other = made_with()
+        if other not in (None, sys.version_info[:2]):
+            found, this = (".".join(map(str, version)) for version in (other, sys.version_info[:2]))
+            sys.exit(f".venv was made with Python {found}, this is {this}: remove the folder {VENV} and try again.")
         if not (VENV / "bin" / "python").exists():
             # Links, as `python -m venv` makes them: a copied program may not find its shared library.
             venv.create(VENV, symlinks=True, with_pip=True)

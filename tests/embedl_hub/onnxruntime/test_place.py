@@ -52,7 +52,7 @@ def test_the_program_is_carried_to_a_board_without_it(
     board: SSHCommandRunner, make_board: Any, runtime_only: str, model: Path, tmp_path: Path
 ) -> None:
     """Through the content store, once; then all three steps run there."""
-    ours = subprocess.run([runtime_only, "-c", "import embedl_onnxruntime"], capture_output=True, check=False)
+    ours = subprocess.run([runtime_only, "-I", "-c", "import embedl_onnxruntime"], capture_output=True, check=False)
     assert ours.returncode == 1
     device = make_board(board, embedl_onnxruntime_path="no-such-program", python_path=runtime_only)
     with HubContext("carried", [device], home=tmp_path / "home") as ctx:
