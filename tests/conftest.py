@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.debian import LEFT_OFF, left_off, require_mount
+from support.debian import LEFT_OFF, leave_off, left_off, require, require_mount
 from support.sshd import SSHServer
 from support.tflite import SHARED_CACHE
 
 from embedl_hub.core.device import SSHCommandRunner
-from embedl_hub.tflite.environment import CACHE_VARIABLE, need_environment
+from embedl_hub.errors import ConfigError
+from embedl_hub.tflite.environment import CACHE_VARIABLE, choose_python, find_environment, need_environment
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them, and every process they start, ignore Ctrl-C.
@@ -38,6 +39,12 @@ def _no_server_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in ("EMBEDL_HUB_API_BASE_URL", "EMBEDL_HUB_API_KEY"):
         os.environ.pop(name, None)
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
+@pytest.fixture(scope="session")
+def ssh_client() -> str:
+    """The program ssh, for tests that need no server."""
+    return require("ssh", "openssh-client")
 
 
 @pytest.fixture(scope="session")
@@ -99,5 +106,10 @@ def converter() -> Path:
     """The folder of the converter's environment; made when it is not there yet."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(SHARED_CACHE))
+        if find_environment() is None:
+            try:
+                choose_python()
+            except ConfigError as error:
+                leave_off("a Python that the TFLite converter takes", str(error))
         need_environment()
     return SHARED_CACHE / "converters"
