@@ -16,7 +16,7 @@ class Cluster:
     """A database server on loopback that a test may stop and start."""
 
     def __init__(self) -> None:
-        self._bin = _programs()
+        self._bin = postgres_programs()
         # Not below pytest's folders: initdb refuses to run as root, and those let no other user through.
         self._folder = folder = Path(tempfile.mkdtemp(prefix="edgeproof-postgres-"))
         self.port = free_port()
@@ -58,7 +58,8 @@ class Cluster:
         assert done.returncode == 0, f"{program}: {done.stderr}"
 
 
-def _programs() -> Path:
+def postgres_programs() -> Path:
+    """Return the folder of the server's programs; a test that starts them elsewhere asks here first."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     if not found:
         require("psql", "postgresql")

@@ -31,8 +31,9 @@ _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-back
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    chromium = require("chromium", "chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=require("chromium", "chromium"), args=_ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=chromium, args=_ARGUMENTS)
         yield browser
         browser.close()
 

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.postgres import postgres_programs
+
 ROOT = Path(__file__).parents[3]
 
 
 def test_nothing_is_lost_under_load_on_both_databases(tmp_path: Path) -> None:
     """And no request fails."""
+    postgres_programs()
     argv = [sys.executable, "benchmarks/hub/bench_serve.py", "--seconds", "3", "--clients", "64"]
     done = subprocess.run(
         [*argv, "--json", str(tmp_path / "out.json")],

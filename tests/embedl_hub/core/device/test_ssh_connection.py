@@ -15,6 +15,7 @@ from embedl_hub.core.device import SSHCommandRunner, SSHConfig, _ssh_connection
 from embedl_hub.core.device._ssh_connection import Capabilities
 from embedl_hub.errors import CommandError, ConnectError
 
+pytestmark = pytest.mark.usefixtures("ssh_client")
 NewServer: TypeAlias = Callable[..., SSHServer]
 Connect: TypeAlias = Callable[..., SSHCommandRunner]
 

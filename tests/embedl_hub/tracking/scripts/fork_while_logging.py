@@ -4,10 +4,14 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 from embedl_hub.errors import TrackingError
 from embedl_hub.tracking import Client, Redactor, Store
+
+# Python 3.12 and newer advise against what is tested here.
+warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
 
 
 def own_run(client: Client, store: Store) -> None:
