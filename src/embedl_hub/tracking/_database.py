@@ -141,7 +141,12 @@ class SQLite:
         connection = sqlite3.connect(
             address, timeout=_WAIT_FOR_WRITERS_S, isolation_level=None, check_same_thread=False, uri=is_read_only
         )
-        connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        try:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        except BaseException:
+            # A damaged file is told by the first statement; nobody else could close what was opened.
+            connection.close()
+            raise
         return connection
 
     def version(self, connection: Connection) -> int:

@@ -80,7 +80,8 @@ def test_a_step_that_fails_leaves_the_old_shape(home: Path, monkeypatch: pytest.
 
 def test_a_store_of_a_newer_version_is_refused(home: Path) -> None:
     """The message gives both numbers and the command to update, and the store is left alone."""
-    Store(home).open()
+    with Store(home):
+        pass
     connection = sqlite3.connect(home / "hub.db")
     connection.execute("PRAGMA user_version = 99")
     connection.close()

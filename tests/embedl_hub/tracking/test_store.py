@@ -335,6 +335,25 @@ def test_a_living_run_is_left_alone(client: Client, store: Store, home: Path) ->
     assert sorted(store.run(run.id).params) == ["after", "before"]
 
 
+def test_a_file_that_is_no_database_leaves_no_connection_open(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 complains about one that is dropped."""
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def opening(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **settings))
+        return opened[-1]
+
+    home.mkdir(exist_ok=True)
+    (home / "hub.db").write_bytes(b"no database " * 1000)
+    monkeypatch.setattr("embedl_hub.tracking._database.sqlite3.connect", opening)
+    with pytest.raises(TrackingError, match="is damaged"):
+        Store(home).open()
+    assert len(opened) == 1
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("SELECT 1")
+
+
 def test_rebuilding_while_others_log_loses_nothing(client: Client, store: Store, home: Path) -> None:
     """Twenty rebuilds while four threads log: afterwards the index has every run, whole."""
     stop = threading.Event()
