@@ -64,7 +64,7 @@ def choose(layer: Layer, among: Optional[Sequence[Remedy]] = None) -> Choice:
     # The fast ones first: a slow one that could not be better is not tried.
     for remedy in sorted(remedies() if among is None else among, key=lambda one: one.slowdown):
         penalty = _DOUBLE_TIME_DB * float(np.log2(remedy.slowdown))
-        if tried and min(cost for cost, _, _ in tried.values()) <= _BEST_DB + penalty:
+        if penalty and tried and min(cost for cost, _, _ in tried.values()) <= _BEST_DB + penalty:
             continue
         fitted = remedy.fit(layer)
         if fitted is None:
@@ -74,7 +74,8 @@ def choose(layer: Layer, among: Optional[Sequence[Remedy]] = None) -> Choice:
         # Less noise than 8 bits have is worth little: the layers around it have theirs.
         cost = max(decibels(noise, reference), _BEST_DB) + penalty
         tried[remedy.name] = (cost, noise, fitted)
-    name = min(tried, key=lambda one: tried[one][0])
+    # Of those that are equally cheap, the one with the least noise.
+    name = min(tried, key=lambda one: tried[one][:2])
     _, noise, fitted = tried[name]
     return Choice(
         name, fitted, decibels(noise, before), decibels(signal, noise), layer.inputs is not None,

@@ -6,7 +6,9 @@ The facts come from the runtimes' documentation and from measurements; docs/refe
 from dataclasses import dataclass, replace
 
 from embedl_deploy.errors import DialectError, known
-from embedl_kernels import EXACT_U8S8
+
+# ``embedl_kernels.EXACT_U8S8``, which comes with the extra; names and data of dialects need none.
+_EXACT = "u8s8=exact"
 
 # Operators that move or select values: input and output hold the same numbers, so they hold the same scale.
 MOVES = frozenset({
@@ -116,7 +118,7 @@ ONNXRUNTIME_X86 = Dialect(
 
 # All 8 bits of the weights: exact where the processor has VNNI or AMX, and only there.
 ONNXRUNTIME_X86_VNNI = replace(
-    ONNXRUNTIME_X86, name="onnxruntime-x86-vnni", narrow_weights=False, portable=False, requires=EXACT_U8S8
+    ONNXRUNTIME_X86, name="onnxruntime-x86-vnni", narrow_weights=False, portable=False, requires=_EXACT
 )
 
 # The same kernels, with signed activations: ARM has fast ones for them. Those for processors without dot products wrap

@@ -21,7 +21,7 @@ from embedl_deploy.dialect._model import metadata, read
 from embedl_deploy.dialect._portable import is_paired, to_matrix
 from embedl_deploy.errors import DialectError
 from embedl_deploy.integer import IntegerModel
-from embedl_kernels import can_saturate
+from embedl_kernels import EXACT_U8S8, can_saturate
 
 X86 = ("haswell", "nehalem", "host")
 
@@ -155,7 +155,7 @@ def test_depthwise_layers_keep_all_bits() -> None:
 
 def test_the_requirement_is_in_the_file() -> None:
     """All 8 bits are right on some processors only, and the file says so; the portable one says nothing."""
-    assert metadata(lower(tensorrt_residual(), "onnxruntime-x86-vnni"))["edgeproof.requires"] == "u8s8=exact"
+    assert metadata(lower(tensorrt_residual(), "onnxruntime-x86-vnni"))["edgeproof.requires"] == EXACT_U8S8
     assert "edgeproof.requires" not in metadata(lower(tensorrt_residual(), "onnxruntime-x86"))
 
 
