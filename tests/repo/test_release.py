@@ -226,7 +226,7 @@ def test_the_hub_alone(empty: Empty, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_device_programs_alone(empty: Empty) -> None:
     """Numpy and nothing else."""
     empty.install("edgeproof-device")
-    empty.imports(_faces("embedl_onnxruntime", "embedl_litert", "embedl_device"))
+    empty.imports(_faces("embedl_onnxruntime", "embedl_litert", "embedl_device", "embedl_kernels"))
     for program in ("embedl-onnxruntime", "embedl-litert"):
         assert "usage:" in empty.run(program, "--help")
         assert empty.run(program, "--version").strip() == f"{program} {VERSION}"
@@ -253,7 +253,7 @@ def test_deploy_and_its_backends(empty: Empty) -> None:
     empty.imports(_faces("embedl_deploy"), but="Failed to initialize NumPy")
     found = "import importlib.metadata as m; print(*m.entry_points(group='embedl_deploy.backends').names)"
     assert set(empty.run("python", "-c", found).split()) == {name.rpartition("-")[2] for name in backends}
-    empty.install("edgeproof-deploy[onnx]", *backends)
+    empty.install("edgeproof-deploy[onnx]", "edgeproof-device", *backends)
     assert "Usage:" in empty.run("embedl-deploy", "--help")
 
 
