@@ -84,12 +84,16 @@ def environment(family: str, base: Mapping[str, str] | None = None) -> dict[str,
     return made
 
 
-def run(argv: Sequence[str], family: str, **options: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401
+def run(
+    argv: Sequence[str],
+    family: str,
+    *,
+    check: bool = True,
+    env: Mapping[str, str] | None = None,
+    **options: Any,  # noqa: ANN401
+) -> subprocess.CompletedProcess[Any]:
     """Run a program on a family and return how it ended; options are those of `subprocess.run`."""
-    base = options.pop("env", None)
-    return subprocess.run(
-        list(argv), **{"check": True, "text": True, **options}, env=environment(family, base)
-    )  # fmt: skip
+    return subprocess.run(list(argv), check=check, env=environment(family, env), **options)
 
 
 def _compiled() -> Path:
