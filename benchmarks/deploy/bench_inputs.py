@@ -5,7 +5,7 @@ extremes beyond the input's format both ways, matched filters of every channel o
 towards the largest pair of products of each layer finds, and noise of all strengths. All boundaries of all runs are
 compared: between families where every kernel is an integer one, else kernel by kernel with integer arithmetic.
 
-    python benchmarks/deploy/bench_inputs.py [--only NET ...] [--inputs 300] [--json FILE]
+    python benchmarks/deploy/bench_inputs.py [--only NET ...] [--inputs 200] [--json FILE]
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def inputs_for(file: File, count: int, random: np.random.Generator) -> tuple[np.
     high = (255 - float(params.zero_point)) * float(params.scale)
     shape = (3, SIZE, SIZE)
     checks = (np.indices(shape).sum(0) % 2).astype(np.float32)
-    made = [np.full(shape, MARGIN * end, np.float32) for end in (low, high)]
+    made: list[np.ndarray] = [np.full(shape, MARGIN * end, np.float32) for end in (low, high)]
     made += [np.where(np.roll(checks, shift, 2), MARGIN * high, MARGIN * low) for shift in (0, 1)]
     for tiled in _filters(file):
         made += [np.where(tiled > 0, high, low), np.where(tiled < 0, high, low)]
@@ -198,7 +198,7 @@ def inputs_for(file: File, count: int, random: np.random.Generator) -> tuple[np.
         reached = file.largest_pair(kernel, best[None])
         for _ in range(STEPS):
             trial = best.copy()
-            top, left, size = *random.integers(0, SIZE, 2).tolist(), int(random.integers(2, SIZE))
+            top, left, size = (int(random.integers(least, SIZE)) for least in (0, 0, 2))
             block = trial[:, top : top + size, left : left + size]
             block[...] = np.where(random.random(block.shape) < random.random(), high, low)
             if (found := file.largest_pair(kernel, trial[None])) > reached:
@@ -353,7 +353,7 @@ def main() -> None:
     """Print the table."""
     parser = report.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=list(NETS), default=list(NETS))
-    parser.add_argument("--inputs", type=int, default=300, help="inputs of each network")
+    parser.add_argument("--inputs", type=int, default=200, help="inputs of each network")
     options = parser.parse_args()
     session = report.Session("inputs", parser, options)
     data: dict[str, Any] = {"inputs": options.inputs, "nets": {}}

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -25,7 +26,8 @@ def main() -> None:
     """Answer until stdin ends."""
     job = json.loads(Path(sys.argv[1]).read_text())
     inputs = np.load(job["inputs"])
-    sessions, answers, failed = {}, {}, {}
+    sessions, failed = {}, {}
+    answers: dict[str, Any] = {}
     for name, path in job["files"].items():
         try:
             sessions[name] = scoring.session(Path(path))
