@@ -262,14 +262,14 @@ def asked(family: str, paths: list[Path], inputs: Path, folder: Path, every: int
 
 def kernels_off(file: File, stored: Path, inputs: np.ndarray, every: int) -> tuple[int, int]:
     """Return how many integer kernels were checked with integer arithmetic, run by run, and how many differed."""
-    floats = {kernel.boundary for kernel in file.integer.kernels if not kernel.integer}
+    integers = {kernel.boundary for kernel in file.integer.kernels if kernel.integer}
     checked = off = 0
     with np.load(stored) as held:
         for number, picture in enumerate(inputs[::every]):
             given = {boundary: held[f"{number}|{tensor}"] for boundary, tensor in file.names.items()}
             made = file.integer.run({INPUT: picture[None]}, given)
             for boundary, values in given.items():
-                if boundary in made.boundaries and boundary not in floats:
+                if boundary in made.boundaries and boundary in integers:
                     checked += 1
                     off += not np.array_equal(values, made.boundaries[boundary])
     return checked, off
