@@ -264,7 +264,8 @@ def _coverage(result: dict[str, Any]) -> str:
 
 
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "int8": _int8, "families": _families, "families-all": _families_all, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
+    "int8": _int8, "families": _families, "families-all": _families_all,
+    "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
 }  # fmt: skip
 
 

@@ -3,15 +3,14 @@
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.debian import require
 
 ROOT = Path(__file__).resolve().parents[2]
-MASKS = platform.machine() == "x86_64" and sys.platform == "linux" and shutil.which("gcc") and shutil.which("objdump")
 NOT_RUN = ("bench_accuracy.py", "train.py")
 
 
@@ -23,6 +22,15 @@ def run(name: str, home: Path, *arguments: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def masks() -> None:
+    """What hiding a processor's features needs."""
+    if platform.machine() != "x86_64" or sys.platform != "linux":
+        pytest.skip("hiding a processor's features is for Linux on x86-64")
+    require("gcc", "gcc")
+    require("objdump", "binutils")
 
 
 @pytest.mark.parametrize("name", NOT_RUN)
@@ -44,7 +52,7 @@ def test_a_toy_is_quantised_and_raced(tmp_path: Path) -> None:
     assert row["cpu_s"]["quantise"] > 0
 
 
-@pytest.mark.skipif(not MASKS, reason="hiding a processor's features needs Linux on x86-64, gcc and binutils")
+@pytest.mark.usefixtures("masks")
 def test_a_toy_is_raced_with_vnni_and_without(tmp_path: Path) -> None:
     """The portable file stays near float on both; the probe says that the kernels are others."""
     told = tmp_path / "rows.json"
@@ -56,7 +64,7 @@ def test_a_toy_is_raced_with_vnni_and_without(tmp_path: Path) -> None:
     assert found["largest_difference"] == 0
 
 
-@pytest.mark.skipif(not MASKS, reason="hiding a processor's features needs Linux on x86-64, gcc and binutils")
+@pytest.mark.usefixtures("masks")
 def test_inputs_that_try_to_break_a_file(tmp_path: Path) -> None:
     """The portable file gives the same bits on all families, the 8-bit one does not."""
     told = tmp_path / "rows.json"

@@ -1,13 +1,13 @@
 """Kernels of older x86 processors, run on this one with features hidden: they are those kernels, to the bit."""
 
 import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.debian import require
 from support.families import FAMILIES, Emulated
 from support.qdq_random import extreme_input, random_qdq, tapped
 
@@ -29,9 +29,8 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[Emulated]:
     """ONNX Runtime on the family that a test asks for."""
     if platform.machine() != "x86_64" or sys.platform != "linux":
         pytest.skip("hiding a processor's features is for Linux on x86-64")
-    for tool in ("gcc", "objdump"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"needs {tool}: apt-get install gcc binutils")
+    require("gcc", "gcc")
+    require("objdump", "binutils")
     if request.param == "x86-avx512" and "avx512bw" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this processor has no AVX-512")
     with Emulated(FAMILIES["host"]) as made:
