@@ -31,6 +31,8 @@ NETS = {
     "resnet50": "ResNet-50", "mobilenet_v2": "MobileNetV2", "vit_6x384": "ViT, 6 blocks of 384",
     "convnext_tiny": "ConvNeXt-T", "unet": "U-Net", "resnet20": "ResNet-20", "swin_t": "Swin-T",
     "mobilenet": "MobileNet with SE and hard-swish", "vit": "ViT, small", "segmentation": "segmentation",
+    "resnet50-plain": "ResNet-50, as drawn", "mobilenet_v2-plain": "MobileNetV2, as drawn",
+    "vit_6x384-plain": "torchvision's ViT, as drawn",
 }  # fmt: skip
 CANDIDATES = {
     "edgeproof": "ours", "edgeproof, cures": "ours, with cures",
@@ -38,6 +40,15 @@ CANDIDATES = {
     "onnxruntime u8 percentile": "the same, percentile", "onnxruntime default": "its default", "nncf": "NNCF",
     "modelopt-onnx": "ModelOpt", "torchao pt2e": "torchao",
 }  # fmt: skip
+
+FILES = {
+    "portable": "ours, `onnxruntime-x86`", "vnni": "ours, `onnxruntime-x86-vnni`", "arm": "ours, `onnxruntime-arm`",
+    "onnxruntime u8": "`onnxruntime.quantization`, u8 × s8", "onnxruntime u8 reduced": "the same, `reduce_range`",
+    "onnxruntime u8u8": "u8 × u8", "onnxruntime s8s8": "s8 × s8",
+}  # fmt: skip
+PROCESSORS = {"host": "with VNNI", "x86-avx2": "without VNNI"}
+NEAR_DB = 1.0
+AS_DRAWN = "-plain"
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
@@ -146,6 +157,33 @@ def _int8(result: dict[str, Any]) -> str:
     return _nets(result, "nets", lambda row: f"{row['speed_up']:.2f}×, {row['sqnr_db']:.1f} dB", "speed_up", max)
 
 
+def _families(result: dict[str, Any]) -> str:
+    nets = result["data"]["nets"]
+    return _by_family(result, [net for net in nets if not net.endswith(AS_DRAWN)])
+
+
+def _families_all(result: dict[str, Any]) -> str:
+    return _by_family(result, list(result["data"]["nets"]))
+
+
+def _by_family(result: dict[str, Any], nets: list[str]) -> str:
+    """Return networks and processors against files; bold is the fastest that answers as the quantised network does."""
+    lines = []
+    for net in nets:
+        rows = result["data"]["nets"][net]
+        simulated = rows["simulated"]["sqnr_db"]
+        for family, processor in PROCESSORS.items():
+            found = {name: rows.get(name, {}).get("families", {}).get(family) for name in FILES}
+            near = [one["speed_up"] for one in found.values() if one and one["sqnr_db"] >= simulated - NEAR_DB]
+            cells = []
+            for one in found.values():
+                bold = "**" if one and near and one["speed_up"] == max(near) else ""
+                cells.append(f"{bold}{one['speed_up']:.2f}×, {one['sqnr_db']:.1f} dB{bold}" if one else "fails")
+            lines.append([_net(net), processor, f"{simulated:.1f} dB", *cells])
+    titles = [f"{FILES[name]} {_version(result, name)}".strip() for name in FILES]
+    return table(("network", "x86", "simulated", *titles), lines)
+
+
 def _accuracy(result: dict[str, Any]) -> str:
     return _nets(result, "nets", lambda row: f"{row['drop']:.2f}", "drop", min)
 
@@ -226,7 +264,8 @@ def _coverage(result: dict[str, Any]) -> str:
 
 
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "int8": _int8, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
+    "int8": _int8, "families": _families, "families-all": _families_all,
+    "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
 }  # fmt: skip
 
 
@@ -258,4 +297,4 @@ def _sources(results: list[dict[str, Any]]) -> str:
 
 def _named(result: dict[str, Any]) -> dict[str, str]:
     """Return the versions of opponents that no column names."""
-    return {name: said for name, said in result["peers"].items() if name not in CANDIDATES}
+    return {name: said for name, said in result["peers"].items() if name not in CANDIDATES | FILES}

@@ -51,7 +51,7 @@ def digest_of(name: str) -> str:
 def calibration_pictures(name: str, count: int | None = None) -> torch.Tensor:
     """Return what a network is calibrated on: made-up pictures for the timed ones, training pictures for the others."""
     if name not in nets.TRAINED:
-        return nets.pictures(count or TIMED_PICTURES, nets.SIZES[name])
+        return nets.pictures_for(name, count or TIMED_PICTURES)
     count = count or TRAINED_PICTURES
     sheets = data.fetch(cache.folder("cifar10"))
     pictures = data.normalise(torch.from_numpy(data.sheet(sheets / "data_batch_1.png")[:count]))

@@ -345,6 +345,17 @@ def _torchvision(name: str) -> nn.Module:
 _KEPT: list[Any] = []
 
 
+def _torchvision_vit() -> nn.Module:
+    """Build torchvision's vision transformer; its head starts at zero and would answer nothing."""
+    _torchvision("resnet18")
+    from torchvision.models import VisionTransformer  # noqa: PLC0415
+
+    torch.manual_seed(0)
+    model: nn.Module = VisionTransformer(224, 16, 6, 6, 384, 1536)
+    nn.init.trunc_normal_(model.heads.head.weight, std=0.02)  # type: ignore[union-attr, arg-type]
+    return model
+
+
 def _vit_224() -> nn.Module:
     return ViT(224, 16, 384, 6, 6, 1000)
 
@@ -357,13 +368,27 @@ TIMED: dict[str, Callable[[], nn.Module]] = {
     "unet": lambda: UNet(32, 3, 21),
 }
 TOYS: dict[str, Callable[[], nn.Module]] = {"toy": lambda: nn.Sequential(_conv_bn(3, 16, 3), nn.ReLU(), _Pooled())}
+PLAIN: dict[str, Callable[[], nn.Module]] = {
+    "resnet50-plain": TIMED["resnet50"],
+    "mobilenet_v2-plain": TIMED["mobilenet_v2"],
+    "vit_6x384-plain": _torchvision_vit,
+}
+"""As torchvision draws them: batch norm sees a few passes of noise with its own momentum and keeps its affine part."""
 TRAINED: dict[str, Callable[[], nn.Module]] = {
     "resnet20": ResNet20,
     "mobilenet": MobileNet,
     "vit": lambda: ViT(32, 4, 192, 6, 3, 10),
     "segmentation": lambda: UNet(16, 3, 5),
 }
-SIZES = {**dict.fromkeys(TIMED, 224), "toy": 16, **dict.fromkeys(TRAINED, 32), "segmentation": 64}
+SIZES = {**dict.fromkeys((*TIMED, *PLAIN), 224), "toy": 16, **dict.fromkeys(TRAINED, 32), "segmentation": 64}
+
+
+def pictures_for(name: str, count: int, seed: int = 0) -> torch.Tensor:
+    """Make pictures for a network to time: noise for the plain ones, of mean 0 for the one without batch norm."""
+    if name not in PLAIN:
+        return pictures(count, SIZES[name], seed)
+    draw = torch.randn if "vit" in name else torch.rand
+    return draw(count, 3, SIZES[name], SIZES[name], generator=torch.Generator().manual_seed(seed))
 
 
 class _Pooled(nn.Module):
@@ -378,6 +403,15 @@ class _Pooled(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.pool(self.relu(self.conv(x))).flatten(1))  # type: ignore[no-any-return]
+
+
+def _passed(model: nn.Module, passes: int = 3) -> nn.Module:
+    """Show batch norm a few batches of noise."""
+    model.train()
+    with torch.no_grad():
+        for seed in range(passes if any(isinstance(module, nn.BatchNorm2d) for module in model.modules()) else 0):
+            model(torch.rand(8, 3, 224, 224, generator=torch.Generator().manual_seed(1000 + seed)))
+    return model.eval()
 
 
 def settle(model: nn.Module, size: int) -> None:
@@ -397,6 +431,8 @@ def settle(model: nn.Module, size: int) -> None:
 def timed(name: str) -> nn.Module:
     """Build a network to time, the same on every call."""
     torch.manual_seed(0)
+    if name in PLAIN:
+        return _passed(PLAIN[name]())
     model = (TIMED | TOYS)[name]()
     if any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
         settle(model, SIZES[name])

@@ -31,6 +31,9 @@ ORT_DEFAULT = Peer("onnxruntime default", "ort.py", environments.ORT, {"settings
 ORT_PERCENTILE = Peer(
     "onnxruntime u8 percentile", "ort.py", environments.ORT, {"settings": "u8", "method": "Percentile"}
 )
+ORT_REDUCED = Peer("onnxruntime u8 reduced", "ort.py", environments.ORT, {"settings": "u8 reduced"})
+ORT_U8U8 = Peer("onnxruntime u8u8", "ort.py", environments.ORT, {"settings": "u8u8"})
+ORT_S8S8 = Peer("onnxruntime s8s8", "ort.py", environments.ORT, {"settings": "s8s8"})
 NNCF = Peer("nncf", "nncf_onnx.py", environments.NNCF)
 MODELOPT = Peer("modelopt-onnx", "modelopt_onnx.py", environments.MODELOPT)
 TORCHAO = Peer("torchao pt2e", "torchao_pt2e.py", environments.TORCHAO)

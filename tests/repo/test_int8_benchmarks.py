@@ -2,11 +2,13 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.debian import require
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RUN = ("bench_accuracy.py", "train.py")
@@ -20,6 +22,15 @@ def run(name: str, home: Path, *arguments: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def masks() -> None:
+    """What hiding a processor's features needs."""
+    if platform.machine() != "x86_64" or sys.platform != "linux":
+        pytest.skip("hiding a processor's features is for Linux on x86-64")
+    require("gcc", "gcc")
+    require("objdump", "binutils")
 
 
 @pytest.mark.parametrize("name", NOT_RUN)
@@ -39,6 +50,29 @@ def test_a_toy_is_quantised_and_raced(tmp_path: Path) -> None:
     assert row["coverage"]["inner_q"] == row["coverage"]["inner_dq"] == 0
     assert row["sqnr_db"] > 30
     assert row["cpu_s"]["quantise"] > 0
+
+
+@pytest.mark.usefixtures("masks")
+def test_a_toy_is_raced_with_vnni_and_without(tmp_path: Path) -> None:
+    """The portable file stays near float on both; the probe says that the kernels are others."""
+    told = tmp_path / "rows.json"
+    run("bench_families.py", tmp_path, "--only", "toy", "--without-peers", "--turns", "3", "--json", str(told))
+    data = json.loads(told.read_text())["data"]
+    assert data["families"]["x86-avx2"] == 1_048_544
+    found = data["nets"]["toy"]["portable"]
+    assert all(row["sqnr_db"] > 30 for row in found["families"].values())
+    assert found["largest_difference"] == 0
+
+
+@pytest.mark.usefixtures("masks")
+def test_inputs_that_try_to_break_a_file(tmp_path: Path) -> None:
+    """The portable file gives the same bits on all families, the 8-bit one does not."""
+    told = tmp_path / "rows.json"
+    run("bench_inputs.py", tmp_path, "--only", "cnn", "--inputs", "10", "--json", str(told))
+    row = json.loads(told.read_text())["data"]["nets"]["cnn"]
+    cut = row["families"]["x86-avx2"]
+    assert (row["pairs_that_can_saturate"], cut["runs_that_differ"], cut["kernels_off"]) == (0, 0, 0)
+    assert row["largest_pair_8_bits"] > 32767 >= row["largest_pair"]
 
 
 def test_training_and_calibration_are_timed(tmp_path: Path) -> None:

@@ -46,8 +46,12 @@ def prepared(folder: str) -> str:
     return out
 
 
+U8, S8 = QuantType.QUInt8, QuantType.QInt8
 SETTINGS: dict[str, dict[str, Any]] = {
-    "u8": {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8, "per_channel": True},
+    "u8": {"activation_type": U8, "weight_type": S8, "per_channel": True},
+    "u8 reduced": {"activation_type": U8, "weight_type": S8, "per_channel": True, "reduce_range": True},
+    "u8u8": {"activation_type": U8, "weight_type": U8, "per_channel": True},
+    "s8s8": {"activation_type": S8, "weight_type": S8, "per_channel": True},
     "default": {},
 }
 settings = SETTINGS[JOB.options.get("settings", "u8")]

@@ -1,4 +1,7 @@
-"""Quantise with this project for ONNX Runtime on x86, and on request keep what the fake-quant model answers."""
+"""Quantise with this project for ONNX Runtime on x86, or for the dialects asked for, a file each.
+
+On request it keeps what the fake-quant model answers.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ with JOB.measured("transform"):
 with JOB.measured("quantise"):
     quantised = quantize(fused, example, config, batches, cures=tuple(Cure) if JOB.options.get("cures") else ())
 with JOB.measured("export"):
-    export_onnx(quantised, example, JOB.out, dialect="onnxruntime-x86", dynamic_batch=dynamic, input_names=[name])
+    for dialect, out in JOB.options.get("dialects", {"onnxruntime-x86": JOB.out}).items():
+        export_onnx(quantised, example, out, dialect=dialect, dynamic_batch=dynamic, input_names=[name])
 if "judge" in JOB.options:
     with np.load(JOB.options["judge"]) as stored, torch.no_grad():
         parts = [quantised(part) for part in torch.split(torch.from_numpy(stored[name]), 100)]
