@@ -1,6 +1,8 @@
 """What a dialect could not hold, kept beside the graph, so that the way back gives the same bits."""
 
+import base64
 import json
+import zlib
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ def remember(before: Parts, after: Parts) -> str:
         "boundaries": _boundaries(before),
         "edges": [[node, index, name] for (node, index), name in before.edges.items()],
         "weights": {
-            name: {**_params(weight.params), "values": pack(weight.values)}
+            name: {**_params(weight.params), **_values(weight, after.weights.get(name))}
             for name, weight in before.weights.items()
             if name not in after.weights or not _same_weight(weight, after.weights[name])
         },
@@ -39,7 +41,7 @@ def recall(parts: Parts) -> Parts:
     try:
         record = json.loads(text)
         return _recalled(parts, record)
-    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+    except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as exc:
         raise ModelFileError(
             f"The metadata {ORIGIN!r} cannot be read ({type(exc).__name__}: {exc}). "
             "Remove it to go on from the file as it is."
@@ -63,7 +65,7 @@ def _recalled(parts: Parts, record: dict[str, Any]) -> Parts:
 
 def _recall_constants(parts: Parts, record: dict[str, Any]) -> None:
     for name, entry in record["weights"].items():
-        parts.weights[name] = Weight(unpack(entry["values"]), _read_params(entry))
+        parts.weights[name] = Weight(_read_values(entry, parts.weights.get(name)), _read_params(entry))
     for name, entry in record["floats"].items():
         parts.weights.pop(name, None)
         parts.graph.initializer.append(numpy_helper.from_array(unpack(entry), name))
@@ -71,6 +73,35 @@ def _recall_constants(parts: Parts, record: dict[str, Any]) -> None:
     kept = [value for value in parts.graph.initializer if value.name not in floats]
     del parts.graph.initializer[:]
     parts.graph.initializer.extend(kept)
+
+
+def _values(weight: Weight, now: Weight | None) -> dict[str, Any]:
+    """Write a weight's integers: what they differ by from those that the file's own weight suggests, if it has one."""
+    if now is None or now.values.shape != weight.values.shape or weight.params.type != "int8":
+        return {"values": pack(weight.values)}
+    change = weight.values.astype(np.int16) - _suggested(now, weight.params)
+    return {"change": base64.b64encode(zlib.compress(change.astype("<i2").tobytes(), 9)).decode("ascii")}
+
+
+def _read_values(entry: dict[str, Any], now: Weight | None) -> np.ndarray:
+    """Read a weight's integers."""
+    if "values" in entry:
+        return unpack(entry["values"])
+    if now is None:
+        raise ValueError("a weight that others were told by is gone")
+    suggested = _suggested(now, _read_params(entry))
+    # Never more than the weight itself needs: what a file says of its own size is not believed.
+    reader = zlib.decompressobj()
+    data = reader.decompress(base64.b64decode(entry["change"]), 2 * suggested.size)
+    change = np.frombuffer(data, "<i2").reshape(suggested.shape)
+    return np.asarray(suggested + change, np.int8)
+
+
+def _suggested(now: Weight, params: Params) -> np.ndarray:
+    """Return the integers that a weight would have in another format."""
+    scale, zero = params.spread(now.values.shape)
+    safe = np.where(scale == 0, np.float32(1), scale)
+    return np.asarray(np.clip(np.rint(now.real / safe) + zero, -128, 127), np.int16)
 
 
 def _melt(parts: Parts, quantized: set[str]) -> None:
