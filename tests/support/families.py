@@ -157,7 +157,7 @@ class Emulated:
 
         A process that the program starts itself is not emulated.
         """
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(_SOURCES), *self.python_path))}
+        environment = {**self._environment(), "PYTHONPATH": os.pathsep.join((str(_SOURCES), *self.python_path))}
         try:
             done = subprocess.run(
                 [*self.command, *arguments], env=environment, input=text or "", capture_output=True, text=True,
@@ -198,12 +198,18 @@ class Emulated:
             raise FamilyError(f"{self.family.name}: {answer[0]['error']}")
         return answer
 
+    def _environment(self) -> dict[str, str]:
+        """Return this process's environment; what is loaded into every program here is not for another processor."""
+        left_out = ("LD_AUDIT", "LD_PRELOAD") if self.family.emulator else ()
+        return {name: value for name, value in os.environ.items() if name not in left_out}
+
     def _start(self) -> None:
         command, path = self._prepared()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker lives
         self._process = subprocess.Popen(
             # Isolated: a developer's PYTHONPATH is of another architecture.
             [*command, "-I", family_worker.__file__, *path],
+            env=self._environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
