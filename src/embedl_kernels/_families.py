@@ -150,8 +150,7 @@ def mismatch(requires: str, family: Optional[Family]) -> str:
     if EXACT_U8S8 not in [word.strip() for word in requires.split(",")] or family is None or not family.saturates:
         return ""
     return (
-        "the file uses all 8 bits of its weights and needs exact u8 x s8 sums (dialect onnxruntime-x86-vnni), and "
-        "{}. Make the portable file of it: embedl-deploy relower FILE PORTABLE --dialect onnxruntime-x86".format(
-            family.cause
-        )
+        "the file uses all 8 bits of its weights and needs exact u8 x s8 sums, and {}. Compile or export it again for "
+        "this device, or make the portable file of its Q/DQ form: embedl-deploy relower FILE PORTABLE --dialect "
+        "onnxruntime-x86".format(family.cause)
     )

@@ -193,7 +193,7 @@ class Model:
         # With another provider only some of its nodes are the CPU's, and perhaps none of those with integers.
         if not settings.allow_saturation and set(self.providers) == {CPU}:
             raise BoardError(
-                "{} Or go on with wrong answers: --allow-saturation (allow_saturation=True of a device).".format(
+                "{} Or let it answer wrongly: --allow-saturation (a hub's device: --set allow_saturation=true).".format(
                     sentence
                 )
             )

@@ -52,6 +52,7 @@ def test_a_toy_is_quantised_and_raced(tmp_path: Path) -> None:
     assert row["cpu_s"]["quantise"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("masks")
 def test_a_toy_is_raced_with_vnni_and_without(tmp_path: Path) -> None:
     """The portable file stays near float on both; the probe says that the kernels are others."""
@@ -64,6 +65,7 @@ def test_a_toy_is_raced_with_vnni_and_without(tmp_path: Path) -> None:
     assert found["largest_difference"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("masks")
 def test_inputs_that_try_to_break_a_file(tmp_path: Path) -> None:
     """The portable file gives the same bits on all families, the 8-bit one does not."""

@@ -107,7 +107,7 @@ def backend_for(name: str | None, dialect: str = "") -> Backend:
         UnknownBackendError: None has this name.
         BackendSelectionError: Several are installed and none is chosen.
     """
-    wanted = name or _FAMILIES.get(dialect, "")
+    wanted = name or ("onnxruntime" if dialect.startswith("onnxruntime") else _FAMILIES.get(dialect, ""))
     found = {backend.name: backend for backend in discover_backends()}
     if wanted in found:
         return found[wanted]

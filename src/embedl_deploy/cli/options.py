@@ -61,8 +61,10 @@ def model_options(function: _F) -> _F:
 
 def dialect_of(dialect: str | None, device: str | None) -> str:
     """Return the dialect that was named, or the one of the device."""
-    if (dialect is None) == (device is None):
-        raise click.UsageError("Give --dialect or --device, one of them.")
+    if dialect is not None and device is not None:
+        raise click.UsageError("Give --dialect or --device, not both: the dialect follows from the device.")
+    if dialect is None and device is None:
+        raise click.UsageError("Give --dialect or --device.")
     if dialect is not None:
         return dialect
     from embedl_deploy.dialect import dialect_for  # noqa: PLC0415 - --help needs no ONNX

@@ -37,6 +37,11 @@ from embedl_kernels import REQUIRES
 _INTEGER_OPERATORS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"})
 
 
+def is_integer_operator(op_type: str) -> bool:
+    """Tell whether an operator computes on integers by itself, without Q/DQ around it."""
+    return op_type in _INTEGER_OPERATORS or op_type.startswith("QLinear")
+
+
 def lower(
     model: onnx.ModelProto,
     dialect: str | Dialect,

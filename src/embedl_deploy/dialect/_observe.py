@@ -112,4 +112,9 @@ def run(session: ort.InferenceSession, names: list[str] | None, sample: Mapping[
     try:
         return list(session.run(names, dict(sample)))
     except Exception as exc:  # onnxruntime raises classes of its own, made in C++
-        raise InputError(f"A sample does not fit the model: {str(exc).strip().splitlines()[0]}") from exc
+        wanted_shapes = {value.name: value.shape for value in session.get_inputs()}
+        given = {name: list(value.shape) for name, value in sample.items()}
+        reason = " ".join(str(exc).split())[:300]
+        raise InputError(
+            f"A sample does not fit the model: it has the shapes {given}, the model takes {wanted_shapes}. {reason}"
+        ) from exc

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from embedl_deploy.dialect._lower import lower
 from embedl_deploy.dialect._model import ORIGIN, RANGES, metadata, notes_of, read, set_metadata
 from embedl_deploy.dialect._observe import Sample, observe
 from embedl_deploy.dialect._origin import recall
+from embedl_deploy.dialect._portable import RemedyRow, remedies_of
 from embedl_deploy.errors import ModelFileError
 
 
@@ -26,6 +28,7 @@ class Relowered:
         boundaries: How many quantised activations it has.
         weights: How many quantised weights it has.
         notes: What was given up or left in float, a line each.
+        remedies: What the layers of a portable file got.
     """
 
     path: Path
@@ -33,9 +36,15 @@ class Relowered:
     boundaries: int
     weights: int
     notes: tuple[str, ...]
+    remedies: tuple[RemedyRow, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.dialect}, {self.boundaries} quantised activations, {self.weights} weights"]
+        if self.remedies:
+            counts = Counter(row.remedy for row in self.remedies)
+            told = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+            judged = "samples" if self.remedies[0].measured else "weights alone, --data on samples"
+            lines.append(f"  portable, no input can saturate {len(self.remedies)} layers: {told}; judged on {judged}")
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
 
@@ -86,4 +95,5 @@ def relower(
         len(origin["lowered"]),
         len(counts.weights) if counts else 0,
         notes_of(lowered),
+        remedies_of(lowered),
     )

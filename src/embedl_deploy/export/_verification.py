@@ -109,6 +109,7 @@ class Verification:
         cause: Why boundaries are outside, where the processor explains it, and what mends it; else empty.
         families: What other processors answer, where they were asked for.
         remedies: What was done to each layer of a portable file so that no input can saturate it.
+        unmet: What the file requires of a processor and this one does not have; empty for nothing.
     """
 
     outputs: tuple[OutputRow, ...]
@@ -121,6 +122,7 @@ class Verification:
     cause: str = ""
     families: tuple[FamilyRow, ...] = ()
     remedies: tuple[RemedyRow, ...] = ()
+    unmet: str = ""
 
     @property
     def first_outside(self) -> BoundaryRow | None:
@@ -134,8 +136,8 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether every boundary and every output is within its bound."""
-        return self.first_outside is None and self.first_far is None
+        """Whether every boundary and every output is within its bound, and the processor is one the file is for."""
+        return self.first_outside is None and self.first_far is None and not self.unmet
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data; a number that is not finite is None."""
@@ -169,6 +171,8 @@ class Verification:
                 f"FAIL: Output {far.output!r} of {far.stage} against {far.against}: SQNR {far.sqnr_db:.1f} dB, below "
                 f"the bound of {far.bound_db:.1f} dB. Is this the model that the file was made from?"
             )
+        if self.unmet:
+            return f"FAIL: {self.unmet[0].upper()}{self.unmet[1:]}."
         if not self.boundaries:
             return f"PASS: All outputs are within their bounds on {self.samples} samples; the file has no Q/DQ."
         return (

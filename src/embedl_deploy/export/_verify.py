@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from embedl_deploy.dialect import family_for, family_here, remedies_of
 from embedl_deploy.dialect._files import load
+from embedl_deploy.dialect._lower import is_integer_operator
 from embedl_deploy.dialect._model import DIALECT, LABELS, Weight, metadata, read
 from embedl_deploy.dialect._names import read_modules
 from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array
@@ -33,7 +34,7 @@ from embedl_deploy.errors import InputError, ModelFileError
 from embedl_deploy.export._verification import BoundaryRow, FamilyRow, OutputRow, Verification
 from embedl_deploy.integer import IntegerModel, IntegerRun
 from embedl_deploy.nn import QuantStub
-from embedl_kernels import EXACT, Family, families
+from embedl_kernels import EXACT, REQUIRES, Family, families, mismatch
 
 Stage = Callable[..., Any]
 # Both sides of a boundary round, so they may be one step apart; the rest is for sums in another order.
@@ -69,6 +70,13 @@ def verify(
     """
     stages = {"original": original, "transformed": transformed, "simulated": simulated}
     model = load(exported)
+    targets = list(targets or ())
+    integer = sorted({node.op_type for node in model.graph.node if is_integer_operator(node.op_type)})
+    if integer and targets:
+        raise ModelFileError(
+            f"The file has integer operators ({', '.join(integer[:3])}), whose answers on other processors are not "
+            "predicted; verify the Q/DQ file that it was made from."
+        )
     work = _Work(model, {name: stage for name, stage in stages.items() if stage is not None}, _wanted(targets))
     count = 0
     for sample in samples:
@@ -78,11 +86,17 @@ def verify(
         raise InputError("There are no samples to verify with; give at least one.")
     file = "" if isinstance(exported, onnx.ModelProto) else Path(exported).name
     dialect = metadata(model).get(DIALECT, "")
+    if integer:
+        work.notes.append(
+            f"The file has integer operators ({', '.join(integer[:3])}): their kernels were not judged, only outputs. "
+            "Verify the Q/DQ file that it was made from."
+        )
     if dialect and not dialect.startswith("onnxruntime"):
         work.notes.append(f"Judged with ONNX Runtime's kernels on this machine; those of {dialect} were not run.")
     return Verification(
         work.output_rows(min_sqnr_db), work.boundary_rows(), count, tuple(work.notes), file, dialect, work.here.name,
         work.cause(), work.family_rows(), remedies_of(model),
+        mismatch(metadata(model).get(REQUIRES, ""), work.here),
     )  # fmt: skip
 
 

@@ -168,7 +168,10 @@ def _key(place: Place[ONNXRuntimeConfig], said: dict[str, Any], form: NumberForm
     board = said.get("board", {})
     # Machines that share a home all call themselves "this machine".
     host = socket.gethostname() if isinstance(place.runner, LocalCommandRunner) else ""
-    facts = [place.title, host, [board.get(name) for name in _FACTS], said.get("onnxruntime"), words, asdict(form)]
+    # What the runtime answered counts, not what the processor lists: a virtual machine may hide features.
+    family = (said.get("kernels") or {}).get("family")
+    listed = [board.get(name) for name in _FACTS]
+    facts = [place.title, host, listed, family, said.get("onnxruntime"), words, asdict(form)]
     return hashlib.sha256(json.dumps([VERSION, *facts], sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from click.testing import CliRunner
 from support.qdq import sample, tensorrt_residual
@@ -198,3 +199,23 @@ def test_what_other_processors_answer(place: Path) -> None:
     assert rows["x86-avx2"]["lsb"] > 0
     assert portable["passed"]
     assert ("no VNNI" in found["cause"]) == bool(code)
+
+
+def test_a_named_processor_must_give_the_same_bits(place: Path) -> None:
+    """All of them inform; the one that is named counts."""
+    call("relower", "trt.onnx", "vnni.onnx", "--dialect", "onnxruntime-x86-vnni")
+    told = call("relower", "trt.onnx", "portable.onnx", "--dialect", "onnxruntime-x86", "--data", "sample.npz")
+    assert "portable, no input can saturate" in told
+    assert "DIFFER" in call("verify", "vnni.onnx", "--data", "sample.npz", "--targets", "x86-avx2", code=3)
+    assert "same bits" in call("verify", "portable.onnx", "--data", "sample.npz", "--targets", "x86-avx2")
+
+
+def test_a_file_of_integer_operators_is_not_called_proved(place: Path) -> None:
+    """What cannot be predicted is refused, and what was not judged is said."""
+    call("relower", "trt.onnx", "portable.onnx", "--dialect", "onnxruntime-x86")
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = "compiled.onnx"
+    onnxruntime.InferenceSession("portable.onnx", options, providers=["CPUExecutionProvider"])
+    with pytest.raises(DeployError, match="integer operators"):
+        call("verify", "compiled.onnx", "--data", "sample.npz", "--targets", "all")
+    assert "their kernels were not judged" in call("verify", "compiled.onnx", "--data", "sample.npz")

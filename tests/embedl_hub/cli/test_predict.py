@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from support.cli import answer, hub
 from support.models import images, residual_net, save
 
 
+@pytest.mark.slow
 def test_a_gain_is_asked_for_and_told_by_compile(tmp_path: Path) -> None:
     """The first question measures this machine; compile then finds the table in the home."""
     home, model = tmp_path / "home", save(residual_net("n"), tmp_path / "net.onnx")
