@@ -62,7 +62,7 @@ def test_no_pair_can_saturate_and_every_family_agrees(emulated: Callable[[str], 
     answers(model, extremes(), emulated)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_graphs_agree(seed: int, emulated: Callable[[str], Emulated]) -> None:
     """Weights and inputs at the ends of their types, groups, odd shapes; judged on weights alone."""
     model = lower(random_qdq(seed), "onnxruntime-x86")

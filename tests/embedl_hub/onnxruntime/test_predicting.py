@@ -97,6 +97,7 @@ def test_a_place_is_measured_once(
         assert again.costs == first.costs
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_probes")
 def test_a_broken_table_is_measured_again(here: Device, model: Path) -> None:
     """A file that was cut short is no table."""
