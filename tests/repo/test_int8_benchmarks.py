@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.debian import require
+from support.debian import leave_off, require
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_RUN = ("bench_accuracy.py", "train.py")
@@ -28,7 +28,7 @@ def run(name: str, home: Path, *arguments: str) -> str:
 def masks() -> None:
     """What hiding a processor's features needs."""
     if platform.machine() != "x86_64" or sys.platform != "linux":
-        pytest.skip("hiding a processor's features is for Linux on x86-64")
+        leave_off("Linux on x86-64", "hiding a processor's features is for that")
     require("gcc", "gcc")
     require("objdump", "binutils")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.debian import require
+from support.debian import leave_off, require
 from support.families import FAMILIES, Emulated
 from support.qdq_random import extreme_input, random_qdq, tapped
 
@@ -28,11 +28,11 @@ PROBE = {"A": np.full((8, 64), 255, np.uint8), "B": np.full((64, 16), 127, np.in
 def runtime(request: pytest.FixtureRequest) -> Iterator[Emulated]:
     """ONNX Runtime on the family that a test asks for."""
     if platform.machine() != "x86_64" or sys.platform != "linux":
-        pytest.skip("hiding a processor's features is for Linux on x86-64")
+        leave_off("Linux on x86-64", "hiding a processor's features is for that")
     require("gcc", "gcc")
     require("objdump", "binutils")
     if request.param == "x86-avx512" and "avx512bw" not in Path("/proc/cpuinfo").read_text():
-        pytest.skip("this processor has no AVX-512")
+        pytest.skip("this processor has no AVX-512, and no emulator has it")
     with Emulated(FAMILIES["host"]) as made:
         made._command = ([sys.executable, str(MAIN), request.param, sys.executable], [])
         yield made

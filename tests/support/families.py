@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
-import pytest
 
 from embedl_deploy.dialect import family_here
 from support import family_worker
 from support.aarch64 import userland
-from support.debian import require
+from support.debian import leave_off, require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -266,7 +265,7 @@ def _prepare(family: Family) -> tuple[list[str], list[str]]:
     if not family.emulator:
         return [sys.executable], []
     if family.architecture == "x86_64" and platform.machine() != "x86_64":
-        pytest.skip(f"{family.name} runs this very Python under an emulator, which needs an x86-64 machine")
+        leave_off("an x86-64 machine", f"{family.name} runs this very Python under an emulator")
     emulator = [require(family.emulator, "qemu-user"), "-cpu", family.cpu]
     if family.architecture == "x86_64":
         return [*emulator, sys.executable], []

@@ -145,9 +145,28 @@ def set_metadata(model: onnx.ModelProto, values: dict[str, str]) -> None:
     helper.set_model_props(model, {key: value for key, value in kept.items() if value})
 
 
+def read_entry(model: onnx.ModelProto, key: str, default: str) -> Any:
+    """Return an entry of the metadata that is JSON, of the kind that the default is.
+
+    Raises:
+        ModelFileError: It is not: a file from elsewhere may say anything of itself.
+    """
+    try:
+        found = json.loads(metadata(model).get(key, default))
+    except (ValueError, RecursionError) as exc:
+        raise ModelFileError(f"The metadata {key!r} is not JSON ({type(exc).__name__}). Remove it to go on.") from exc
+    if not isinstance(found, type(json.loads(default))):
+        raise ModelFileError(f"The metadata {key!r} is not JSON of the form {default}. Remove it to go on without.")
+    return found
+
+
 def notes_of(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return what lowering gave up or left out, a line each."""
-    return tuple(json.loads(metadata(model).get(NOTES, "[]")))
+    """Return what lowering gave up or left out, a line each.
+
+    Raises:
+        ModelFileError: The metadata is damaged.
+    """
+    return tuple(map(str, read_entry(model, NOTES, "[]")))
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
@@ -203,9 +222,8 @@ def read(model: onnx.ModelProto) -> Parts:
 
 def _read_ranges(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
     """Read the observed ranges; a range that is no pair of finite numbers is no range."""
-    text = metadata(model).get(RANGES, "{}")
     try:
-        pairs = {str(name): (float(low), float(high)) for name, (low, high) in json.loads(text).items()}
+        pairs = {str(name): (float(low), float(high)) for name, (low, high) in read_entry(model, RANGES, "{}").items()}
     except (ValueError, TypeError, AttributeError) as exc:
         raise ModelFileError(f"The metadata {RANGES!r} is not JSON of the form {{tensor: [min, max]}}: {exc}") from exc
     return {name: pair for name, pair in pairs.items() if np.all(np.isfinite(pair)) and pair[0] <= pair[1]}
@@ -227,9 +245,8 @@ def note_remainders(model: onnx.ModelProto, exact: dict[str, np.ndarray]) -> Non
 
 def _read_remainders(parts: Parts) -> None:
     """Add up integers and remainders to the weights before rounding."""
-    text = metadata(parts.model).get(REMAINDERS, "{}")
     try:
-        for name, data in json.loads(text).items():
+        for name, data in read_entry(parts.model, REMAINDERS, "{}").items():
             weight = parts.weights[name]
             rest = np.frombuffer(base64.b64decode(data), np.int8).reshape(weight.values.shape)
             scale, _ = weight.params.spread(weight.values.shape)
@@ -346,6 +363,7 @@ class _Reader:
         if params is None:
             return
         name = name or node.input[0]
+        _check_fit(name, values.shape, params)
         held = self.parts.weights.get(name)
         if held is not None and not held.params.same(params):
             # One constant under two formats: the second gets a name of its own.
@@ -455,6 +473,16 @@ class _Reader:
         del self.graph.input[:]
         self.graph.input.extend(inputs)
         self.parts.prune()
+
+
+def _check_fit(name: str, shape: tuple[int, ...], params: Params) -> None:
+    """Refuse scales per channel that are not as many as the channels."""
+    if params.axis is None or params.block:
+        return
+    if params.axis >= len(shape) or shape[params.axis] != params.scale.size:
+        raise ModelFileError(
+            f"{name!r} has the shape {list(shape)} and {params.scale.size} scales along axis {params.axis}."
+        )
 
 
 _INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}

@@ -34,7 +34,7 @@ def read_modules(model: onnx.ModelProto) -> dict[str, Names]:
     """Return the modules of each node, the main one first; what cannot be read is left out."""
     try:
         found = json.loads(metadata(model).get(MODULES, "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}

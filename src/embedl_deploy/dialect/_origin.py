@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
-from embedl_deploy.dialect._model import ORIGIN, Parts, Weight, metadata, pack, unpack
+from embedl_deploy.dialect._model import ORIGIN, Parts, Weight, pack, read_entry, unpack
 from embedl_deploy.dialect._numbers import Params
 from embedl_deploy.errors import ModelFileError
 
@@ -35,11 +35,10 @@ def remember(before: Parts, after: Parts) -> str:
 
 def recall(parts: Parts) -> Parts:
     """Return a model as it was before it was lowered, where its metadata knows; else as it is."""
-    text = metadata(parts.model).get(ORIGIN)
-    if text is None:
+    record = read_entry(parts.model, ORIGIN, "{}")
+    if not record:
         return parts
     try:
-        record = json.loads(text)
         return _recalled(parts, record)
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as exc:
         raise ModelFileError(

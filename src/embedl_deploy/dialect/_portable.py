@@ -19,9 +19,10 @@ from embedl_deploy.dialect._constants import Layer, integer_biases, layers, symm
 from embedl_deploy.dialect._dialects import Dialect
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
 from embedl_deploy.dialect._islands import keep_float
-from embedl_deploy.dialect._model import REMEDIES, Parts, Weight, attribute, metadata, replace_nodes
+from embedl_deploy.dialect._model import REMEDIES, Parts, Weight, attribute, read_entry, replace_nodes
 from embedl_deploy.dialect._numbers import Params, per_tensor
 from embedl_deploy.dialect._rows import Rows, gather_rows
+from embedl_deploy.errors import ModelFileError
 from embedl_kernels import Choice, Fitted, choose
 from embedl_kernels import Layer as Problem
 
@@ -62,8 +63,18 @@ def digest_of(weight: Weight) -> str:
 
 
 def remedies_of(model: onnx.ModelProto) -> tuple[RemedyRow, ...]:
-    """Return what a portable file's layers got, from its metadata; nothing for other files."""
-    return tuple(RemedyRow(**row) for row in json.loads(metadata(model).get(REMEDIES, "[]")))
+    """Return what a portable file's layers got, from its metadata; nothing for other files.
+
+    Raises:
+        ModelFileError: The metadata is damaged.
+    """
+    try:
+        rows = [RemedyRow(**row) for row in read_entry(model, REMEDIES, "[]")]
+        return tuple(replace(row, tried={str(name): float(cost) for name, cost in row.tried.items()}) for row in rows)
+    except (ValueError, TypeError, AttributeError) as exc:
+        raise ModelFileError(
+            f"The metadata {REMEDIES!r} cannot be read ({type(exc).__name__}). Remove it to go on without."
+        ) from exc
 
 
 def remedies_text(rows: Sequence[RemedyRow]) -> str:
@@ -94,8 +105,9 @@ def make_portable(parts: Parts, dialect: Dialect, samples: Iterable[dict[str, np
     for layer in found:
         view = _orientation(layer.node)
         held = done.get(layer.weight)
-        if held is not None and held[0] != view:
-            # Read along two axes: unsigned weights are exact whatever the order of the products.
+        along = parts.weights[layer.weight].params.axis if layer.weight in parts.weights else None
+        if (held is not None and held[0] != view) or (held is None and along not in (None, layer.weight_axis)):
+            # Read along two axes, or scaled along another: unsigned weights are exact whatever the order.
             _write(parts, layer, Fitted(None, np.ones(1), 0, "uint8"))
             continue
         if held is None:
@@ -210,6 +222,8 @@ def _write(parts: Parts, layer: Layer, fitted: Fitted) -> None:
             del parts.edges[edge]
         parts.prune()
         return
+    if weight.params.type == "uint8":
+        return  # another reader of it had it made so
     if fitted.kind == "uint8":
         shifted = replace(weight.params, zero_point=weight.params.zero_point + 128, type="uint8")
         parts.weights[layer.weight] = Weight((weight.values.astype(np.int16) + 128).astype(np.uint8), shifted)

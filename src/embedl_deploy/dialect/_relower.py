@@ -11,7 +11,7 @@ from typing import Literal
 from embedl_deploy.dialect._dialects import Dialect, get_dialect
 from embedl_deploy.dialect._files import load, save
 from embedl_deploy.dialect._lower import lower
-from embedl_deploy.dialect._model import ORIGIN, RANGES, metadata, notes_of, read, set_metadata
+from embedl_deploy.dialect._model import ORIGIN, RANGES, notes_of, read, read_entry, set_metadata
 from embedl_deploy.dialect._observe import Sample, observe
 from embedl_deploy.dialect._origin import recall
 from embedl_deploy.dialect._portable import RemedyRow, remedies_of
@@ -88,7 +88,7 @@ def relower(
     lowered = lower(model, chosen, scales=scales, float_type=float_type, fallback=fallback, samples=samples)
     path = save(lowered, target)
     counts = read(lowered) if float_type == "float32" else None
-    origin = json.loads(metadata(lowered)[ORIGIN])
+    origin = read_entry(lowered, ORIGIN, "{}")
     return Relowered(
         path,
         chosen.name,

@@ -6,7 +6,6 @@ before it, and the simulation in torch against the file's operators on the value
 outputs have a low floor only, which tells another model from the same one.
 """
 
-import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from torch.utils import _pytree as pytree
 from embedl_deploy.dialect import family_for, family_here, remedies_of
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._lower import is_integer_operator
-from embedl_deploy.dialect._model import DIALECT, LABELS, Weight, metadata, read
+from embedl_deploy.dialect._model import DIALECT, LABELS, Weight, metadata, read, read_entry
 from embedl_deploy.dialect._names import read_modules
 from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array
 from embedl_deploy.dialect._origin import recall
@@ -321,7 +320,7 @@ class _Work:
 def _labels(model: onnx.ModelProto, integer: IntegerModel) -> dict[str, str]:
     """Return the tensor that each stub of the torch model stands on; lowering may have renamed an output."""
     tensors = set(integer.parts.tensor_of.values())
-    found = json.loads(metadata(model).get(LABELS, "{}"))
+    found = read_entry(model, LABELS, "{}")
     return {
         label: next((name for name in _names_of(tensor) if name in tensors), tensor) for label, tensor in found.items()
     }

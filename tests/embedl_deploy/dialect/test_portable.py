@@ -19,7 +19,7 @@ from embedl_deploy.dialect import RemedyRow, dialect_for, lower, relower, remedi
 from embedl_deploy.dialect._fuse import fuse, propagated
 from embedl_deploy.dialect._model import metadata, read
 from embedl_deploy.dialect._portable import is_paired, to_matrix
-from embedl_deploy.errors import DialectError
+from embedl_deploy.errors import DialectError, ModelFileError
 from embedl_deploy.integer import IntegerModel
 from embedl_kernels import EXACT_U8S8, can_saturate
 
@@ -266,3 +266,31 @@ def test_devices_that_say_too_little(device: object) -> None:
     """Are refused with what is known."""
     with pytest.raises(DialectError, match="x86"):
         dialect_for(device)
+
+
+@pytest.mark.parametrize("key", ["edgeproof.remedies", "edgeproof.remainders", "edgeproof.origin"])
+@pytest.mark.parametrize("text", ["{", "7", '[{"node": 1}]', '{"x": "!!"}', "[" * 100_000])
+def test_damaged_metadata_is_one_clear_error(key: str, text: str) -> None:
+    """A file from elsewhere may say anything of itself."""
+    model = lower(tensorrt_residual(), "onnxruntime-x86", samples=[sample()])
+    entry = next((one for one in model.metadata_props if one.key == key), None) or model.metadata_props.add()
+    entry.key, entry.value = key, text
+    with pytest.raises(ModelFileError, match=key):
+        (remedies_of if key == "edgeproof.remedies" else lambda one: lower(one, "onnxruntime-x86-vnni"))(model)
+
+
+def test_a_weight_read_along_two_axes(emulated: Callable[[str], Emulated]) -> None:
+    """No order of pairs serves both readers: it becomes unsigned, once, and answers alike everywhere."""
+    net = Graph(seed=6)
+    x = net.qdq(net.input("x", [1, 16]), 0.02, 128, "uint8")
+    weight = net.weight("w", (16, 16), axis=None)
+    made = [net.node("Gemm", [x, weight], f"g{turn}", transB=turn % 2) for turn in range(3)]
+    net.node("Sum", made, "y")
+    model = lower(net.model("y"), "onnxruntime-x86")
+    assert read(model).weights["w"].params.type == "uint8"
+    feeds = [{"x": np.full((1, 16), value, np.float32)} for value in (99.0, -99.0, 0.7)]
+    here, there = (emulated(name).run(model.SerializeToString(), feeds) for name in ("host", "haswell"))
+    exact = emulated("nehalem").run(lower(net.model("y"), "onnxruntime-x86-vnni").SerializeToString(), feeds)
+    for one, other, wanted in zip(here, there, exact, strict=True):
+        assert np.array_equal(one[0], other[0])
+        assert np.allclose(one[0], wanted[0], rtol=1e-5)
