@@ -23,8 +23,9 @@ from embedl_deploy.dialect._model import REMEDIES, Parts, Weight, attribute, rea
 from embedl_deploy.dialect._numbers import Params, per_tensor
 from embedl_deploy.dialect._rows import Rows, gather_rows
 from embedl_deploy.errors import ModelFileError
-from embedl_kernels import Choice, Fitted, choose
+from embedl_kernels import Fitted, choose
 from embedl_kernels import Layer as Problem
+from embedl_kernels.remedies import unsigned
 
 PAIRED = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat"})
 """Kernels of ONNX Runtime that add products in pairs; a depthwise QLinearConv does not."""
@@ -100,30 +101,37 @@ def make_portable(parts: Parts, dialect: Dialect, samples: Iterable[dict[str, np
     """Give every layer whose kernel adds in pairs weights that no input can saturate; say what was done."""
     found, written = _targets(parts, dialect)
     rows = gather_rows(parts, [layer.node for layer in found], samples)
-    done: dict[str, tuple[str, Choice]] = {}
-    report = []
+    readers: dict[str, list[Layer]] = {}
     for layer in found:
-        view = _orientation(layer.node)
-        held = done.get(layer.weight)
-        along = parts.weights[layer.weight].params.axis if layer.weight in parts.weights else None
-        if (held is not None and held[0] != view) or (held is None and along not in (None, layer.weight_axis)):
-            # Read along two axes, or scaled along another: unsigned weights are exact whatever the order.
-            _write(parts, layer, Fitted(None, np.ones(1), 0, "uint8"))
-            continue
-        if held is None:
-            choice = choose(_problem(parts, layer, rows, written, whole=dialect.whole_channels))
-            done[layer.weight] = (view, choice)
-            if choice.remedy != "none":
-                _write(parts, layer, choice.fitted)
-        choice = done[layer.weight][1]
-        kept = parts.weights.get(layer.weight)
-        report.append(
+        readers.setdefault(layer.weight, []).append(layer)
+    report = []
+    for weight, layers_of in readers.items():
+        first = layers_of[0]
+        if np.any(parts.weights[weight].params.zero_point):
+            # Pairs are of the integers as they are stored: without a zero point these are the weights themselves.
+            parts.weights[weight] = symmetric(parts.weights[weight])
+        if parts.weights[weight].params.axis not in (None, first.weight_axis):
+            # Scales along K are no kernel's: ONNX Runtime takes them for those of channels, and fails.
+            parts.notes.append(f"{weight}: rounded again, with a scale per output channel instead of along its inputs.")
+            parts.weights[weight] = _by_channel(parts.weights[weight], first.weight_axis)
+        views = {_orientation(layer.node) for layer in layers_of}
+        if len(views) > 1:
+            # Read along two axes: unsigned weights are exact whatever the order.
+            choice = choose(_problem(parts, first, rows, written, alone=False), [unsigned.REMEDY])
+        else:
+            alone = len(layers_of) == 1
+            choice = choose(_problem(parts, first, rows, written, alone=alone, whole=dialect.whole_channels))
+        if choice.remedy != "none":
+            _write(parts, layers_of, choice.fitted)
+        kept = parts.weights.get(weight)
+        report += [
             RemedyRow(
-                layer.node.name, layer.weight, choice.remedy, round(choice.cost_db, 3), round(choice.sqnr_db, 2),
+                layer.node.name, weight, choice.remedy, round(choice.cost_db, 3), round(choice.sqnr_db, 2),
                 choice.measured, {name: round(cost, 2) for name, cost in choice.tried.items()},
                 "" if kept is None else digest_of(kept),
             )
-        )  # fmt: skip
+            for layer in layers_of
+        ]  # fmt: skip
     return report
 
 
@@ -179,10 +187,9 @@ def from_matrix(node: onnx.NodeProto, matrix: np.ndarray, shape: Sequence[int]) 
     return np.ascontiguousarray(np.moveaxis(turned, -1, -2))
 
 
-def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str], *, whole: bool) -> Problem:
+def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str], *, alone: bool, whole: bool = False) -> Problem:
+    """Describe a layer; `alone` tells that nobody else reads its weight, so its input may be narrowed for it."""
     weight = parts.weights[layer.weight]
-    if np.any(weight.params.zero_point):
-        weight = symmetric(weight)
     real = weight.real.astype(np.float64)
     exact = parts.exact.get(layer.weight)
     if exact is not None and exact.shape == real.shape:
@@ -194,13 +201,22 @@ def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str], *, whole
     given = weight.params.scale.astype(np.float64).reshape(-1)
     scale = np.broadcast_to(given.max() if many else given, (codes.shape[0] * codes.shape[1],))
     boundary = parts.edges[layer.node.name, 0]
-    alone = sum(name == boundary for name in parts.edges.values()) == 1
+    one_reader = sum(name == boundary for name in parts.edges.values()) == 1
     return Problem(
         to_matrix(layer.node, real, whole=whole), codes, scale.reshape(codes.shape[:2]),
         _filled(rows.get(layer.node.name), layer.node, weight.values.shape, whole=whole),
-        float(layer.input.scale), clippable=alone and boundary not in written, shared=many,
+        float(layer.input.scale), clippable=alone and one_reader and boundary not in written, shared=many,
         rounded=exact is None,
     )  # fmt: skip
+
+
+def _by_channel(weight: Weight, axis: int) -> Weight:
+    """Round a weight anew with a scale per output channel."""
+    real = weight.real
+    most = np.abs(real).max(tuple(other for other in range(real.ndim) if other != axis))
+    scale = np.where(most > 0, most / 127, 1).astype(np.float32)
+    params = Params(scale, np.zeros(scale.shape, np.int64), "int8", axis)
+    return Weight(params.quantize(real), params)
 
 
 def _filled(rows: np.ndarray | None, node: onnx.NodeProto, shape: tuple[int, ...], *, whole: bool) -> np.ndarray | None:
@@ -211,19 +227,19 @@ def _filled(rows: np.ndarray | None, node: onnx.NodeProto, shape: tuple[int, ...
     return np.concatenate([split, np.zeros_like(split[..., :1])], -1).reshape(*rows.shape[:2], -1)
 
 
-def _write(parts: Parts, layer: Layer, fitted: Fitted) -> None:
-    """Put a layer's new weights into the model."""
+def _write(parts: Parts, readers: Sequence[Layer], fitted: Fitted) -> None:
+    """Put the new weights of layers that share them into the model."""
+    layer = readers[0]
     node, weight = layer.node, parts.weights[layer.weight]
     if fitted.kind == "float":
         real = parts.exact.get(layer.weight, weight.real)
         parts.graph.initializer.append(numpy_helper.from_array(np.asarray(real, np.float32), layer.weight))
         del parts.weights[layer.weight]
-        for edge in [edge for edge in parts.edges if edge[0] == node.name]:
+        names = {reader.node.name for reader in readers}
+        for edge in [edge for edge in parts.edges if edge[0] in names]:
             del parts.edges[edge]
         parts.prune()
         return
-    if weight.params.type == "uint8":
-        return  # another reader of it had it made so
     if fitted.kind == "uint8":
         shifted = replace(weight.params, zero_point=weight.params.zero_point + 128, type="uint8")
         parts.weights[layer.weight] = Weight((weight.values.astype(np.int16) + 128).astype(np.uint8), shifted)

@@ -230,6 +230,28 @@ def test_real_weights_are_rounded_once() -> None:
     assert once < again
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_weights_with_zero_points_and_scales_along_either_axis(
+    axis: int | None, emulated: Callable[[str], Emulated]
+) -> None:
+    """Pairs are of stored integers: a zero point moves them, and a scale along K belongs to no channel."""
+    net = Graph(seed=7)
+    x = net.qdq(net.input("x", [1, 32]), 0.02, 128, "uint8")
+    size = () if axis is None else ((32, 16)[axis],)
+    net.constant("w", net.random.integers(0, 256, (32, 16)), np.uint8)
+    net.constant("w.s", net.random.uniform(0.002, 0.01, size))
+    net.constant("w.z", net.random.integers(60, 200, size), np.uint8)
+    options = {} if axis is None else {"axis": axis}
+    net.node("DequantizeLinear", ["w", "w.s", "w.z"], "w.d", **options)
+    net.node("MatMul", [x, "w.d"], "y")
+    model = lower(net.model("y"), "onnxruntime-x86")
+    assert not any(risky(model).values())
+    feeds = [{"x": np.full((1, 32), value, np.float32)} for value in (99.0, -99.0, 1.1)]
+    here, there = (emulated(name).run(model.SerializeToString(), feeds) for name in ("host", "haswell"))
+    for one, other in zip(here, there, strict=True):
+        assert np.array_equal(one[0], other[0])
+
+
 class Spec:
     """What a hub knows of a device."""
 
