@@ -22,6 +22,17 @@ from embedl_kernels._families import (
 )
 from embedl_kernels._gain import Gain, predict_gain
 from embedl_kernels._layer import Fitted, Layer, Remedy
+from embedl_kernels._order import (
+    Window,
+    conv_to_matrix,
+    is_depthwise,
+    matrix_to_conv,
+    matrix_to_product,
+    product_to_matrix,
+    sample_patches,
+    sample_rows,
+    window_pads,
+)
 from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums, saturated_sums, saturation, wrapped
 from embedl_kernels._probe import MODEL, Probe, kernels_here, probe, same_family
 from embedl_kernels._work import Work, work_of, works_of
@@ -43,22 +54,31 @@ __all__ = [
     "Layer",
     "Probe",
     "Remedy",
+    "Window",
     "Work",
     "can_saturate",
     "choose",
+    "conv_to_matrix",
     "families",
     "family_of",
     "get_family",
+    "is_depthwise",
     "kernels_here",
+    "matrix_to_conv",
+    "matrix_to_product",
     "mismatch",
     "pair_sums",
     "predict_gain",
     "probe",
+    "product_to_matrix",
     "read_costs",
     "remedies",
     "same_family",
+    "sample_patches",
+    "sample_rows",
     "saturated_sums",
     "saturation",
+    "window_pads",
     "work_of",
     "works_of",
     "wrapped",

@@ -1,15 +1,11 @@
 """The dialect of a device: by the family of its integer kernels."""
 
-import os
-import platform
-from pathlib import Path
 from typing import Any
 
 from embedl_deploy.dialect._dialects import ONNXRUNTIME_ARM, ONNXRUNTIME_X86, ONNXRUNTIME_X86_VNNI, Dialect
 from embedl_deploy.errors import DialectError, known
-from embedl_kernels import Family, families, family_of, probe, same_family
-
-_FLAGS = ("flags", "Features")
+from embedl_device import board
+from embedl_kernels import Family, families, family_of, get_family, kernels_here
 
 
 def dialect_for(device: Any) -> Dialect:
@@ -61,20 +57,14 @@ def family_here() -> Family:
     """
     import onnxruntime  # noqa: PLC0415 - an extra
 
-    found = family_of(platform.machine(), features_here())
-    if found is None:
-        raise DialectError(f"It is not known what integer kernels {platform.machine()!r} has.")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    asked = probe(lambda model: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]))
-    family = same_family(found, asked)
-    assert family is not None
-    return family
-
-
-def features_here() -> tuple[str, ...]:
-    """Return what this machine's processor says it can do."""
-    path = Path(os.sep, "proc", "cpuinfo")
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-    found = (line.partition(":")[2].split() for line in lines if line.split(":")[0].strip() in _FLAGS)
-    return tuple(next(found, ()))
+    here = board.describe()
+    record = kernels_here(
+        lambda model: onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]),
+        here["architecture"],
+        here["cpu_features"],
+    )
+    if record["family"] is None:
+        raise DialectError(f"It is not known what integer kernels {here['architecture']!r} has.")
+    return get_family(record["family"])

@@ -1,8 +1,7 @@
 """Weights that every processor's integer kernels multiply alike: the remedy that costs each layer least.
 
-Kernels without VNNI add products of u8 and s8 in pairs of neighbours along K, in 16 bits, with saturation. K runs over
-the kernel's positions and then over the channels of a group, channels innermost; for matrix products over the weight's
-rows. Where a layer's weights could saturate, `embedl_kernels.choose` finds others, on samples where there are some.
+Kernels without VNNI add products of u8 and s8 in pairs of neighbours along K, in 16 bits, with saturation. Where a
+layer's weights could saturate, `embedl_kernels.choose` finds others, on samples where there are some.
 """
 
 import copy
@@ -23,7 +22,15 @@ from embedl_deploy.dialect._model import REMEDIES, Parts, Weight, attribute, rea
 from embedl_deploy.dialect._numbers import Params, per_tensor
 from embedl_deploy.dialect._rows import Rows, gather_rows
 from embedl_deploy.errors import ModelFileError
-from embedl_kernels import Fitted, choose
+from embedl_kernels import (
+    Fitted,
+    choose,
+    conv_to_matrix,
+    is_depthwise,
+    matrix_to_conv,
+    matrix_to_product,
+    product_to_matrix,
+)
 from embedl_kernels import Layer as Problem
 from embedl_kernels.remedies import unsigned
 
@@ -89,12 +96,11 @@ def is_paired(kernel: Kernel, parts: Parts) -> bool:
     weight = parts.weights.get(node.input[1]) if len(node.input) > 1 else None
     if not kernel.integer or kernel.name not in PAIRED or weight is None or weight.params.type != "int8":
         return False
-    return not is_depthwise(node, weight.values.shape)
+    return not _is_depthwise(node, weight.values.shape)
 
 
-def is_depthwise(node: onnx.NodeProto, shape: Sequence[int]) -> bool:
-    """Tell whether a convolution has one input and one output channel a group: its kernels are exact."""
-    return node.op_type == "Conv" and shape[1] == 1 and int(attribute(node, "group", 1)) == shape[0]
+def _is_depthwise(node: onnx.NodeProto, shape: Sequence[int]) -> bool:
+    return node.op_type == "Conv" and is_depthwise(shape, int(attribute(node, "group", 1)))
 
 
 def make_portable(parts: Parts, dialect: Dialect, samples: Iterable[dict[str, np.ndarray]] | None) -> list[RemedyRow]:
@@ -150,7 +156,7 @@ def _targets(parts: Parts, dialect: Dialect) -> tuple[list[Layer], set[str]]:
         names = {
             layer.node.name for layer in layers(parts)
             if parts.weights[layer.weight].params.type == "int8"
-            and not is_depthwise(layer.node, parts.weights[layer.weight].values.shape)
+            and not _is_depthwise(layer.node, parts.weights[layer.weight].values.shape)
         }  # fmt: skip
     return [layer for layer in layers(parts) if layer.node.name in names], written
 
@@ -160,31 +166,19 @@ def _orientation(node: onnx.NodeProto) -> str:
 
 
 def to_matrix(node: onnx.NodeProto, values: np.ndarray, *, whole: bool = False) -> np.ndarray:
-    """Return a weight as (groups, channels, K), K in the order in which kernels add.
-
-    With `whole`, an odd number of channels is filled up with a zero at every position.
-    """
+    """Return a weight as (groups, channels, K), K in the order in which kernels add."""
     if node.op_type == "Conv":
-        groups = int(attribute(node, "group", 1))
-        last = np.moveaxis(values, 1, -1)
-        if whole and last.shape[-1] % 2:
-            last = np.concatenate([last, np.zeros_like(last[..., :1])], -1)
-        return last.reshape(groups, values.shape[0] // groups, -1)
-    if node.op_type == "Gemm" and attribute(node, "transB", 0):
-        return values[None]
-    return np.moveaxis(values, -2, -1).reshape(1, -1, values.shape[-2])
+        return conv_to_matrix(values, int(attribute(node, "group", 1)), whole=whole)
+    found = product_to_matrix(values, transposed=bool(attribute(node, "transB", 0)))
+    # Several matrices read the same rows: they are channels of one.
+    return found.reshape(1, -1, found.shape[-1])
 
 
 def from_matrix(node: onnx.NodeProto, matrix: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """Return a weight in the shape it has in the file."""
     if node.op_type == "Conv":
-        # Filled-up channels are left behind.
-        found = matrix.reshape(shape[0], *shape[2:], -1)[..., : shape[1]]
-        return np.ascontiguousarray(np.moveaxis(found, -1, 1))
-    if node.op_type == "Gemm" and attribute(node, "transB", 0):
-        return matrix.reshape(shape)
-    turned = matrix.reshape(*shape[:-2], shape[-1], shape[-2])
-    return np.ascontiguousarray(np.moveaxis(turned, -1, -2))
+        return matrix_to_conv(matrix, shape)
+    return matrix_to_product(matrix, shape, transposed=bool(attribute(node, "transB", 0)))
 
 
 def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str], *, alone: bool, whole: bool = False) -> Problem:

@@ -21,11 +21,10 @@ from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
 from embedl_deploy.dialect._model import Parts, Weight, attribute, read
 from embedl_deploy.dialect._numbers import Params, resign
 from embedl_deploy.dialect._observe import make_session
-from embedl_deploy.dialect._rows import pads_of
+from embedl_deploy.dialect._rows import window_of
 from embedl_deploy.errors import InputError
 from embedl_deploy.integer import _kernels as kernels
 from embedl_deploy.integer import _slips as slips
-from embedl_deploy.integer._slips import Window
 from embedl_kernels import Family, get_family
 
 
@@ -243,13 +242,10 @@ class _Run:
         node = kernel.node
         (values, x), (weight, w) = self._operand(node, 0), self._operand(node, 1)
         rank = weight.ndim - 2
-        strides = list(attribute(node, "strides") or [1] * rank)
-        dilations = list(attribute(node, "dilations") or [1] * rank)
-        pads = pads_of(node, values.shape[2:], weight.shape[2:], strides, dilations)
-        window = Window(tuple(weight.shape[2:]), strides, pads, dilations, int(attribute(node, "group", 1)))
+        window = window_of(node, values.shape[2:], weight.shape[2:])
         total = kernels.convolve(
-            kernels.centred(values, x), kernels.centred(weight, w), strides=strides, pads=pads, dilations=dilations,
-            group=window.groups,
+            kernels.centred(values, x), kernels.centred(weight, w), strides=list(window.strides),
+            pads=list(window.pads), dilations=list(window.dilations), group=window.groups,
         )  # fmt: skip
         total = total + slips.convolution(self.model.family, *self._seen(node, 0, values, x), weight, w, window)
         channels = (-1, *([1] * rank))
@@ -320,10 +316,9 @@ class _Run:
         node = kernel.node
         values, params = self._operand(node, 0)
         window = list(attribute(node, "kernel_shape"))
-        strides = list(attribute(node, "strides") or [1] * len(window))
-        pads = pads_of(node, values.shape[2:], tuple(window), strides, [1] * len(window))
+        walk = window_of(node, values.shape[2:], window)
         return kernels.average(
-            values, params, self._sure_format(kernel), kernel=window, strides=strides, pads=pads,
+            values, params, self._sure_format(kernel), kernel=window, strides=list(walk.strides), pads=list(walk.pads),
             include_pad=bool(attribute(node, "count_include_pad", 0)),
         )  # fmt: skip
 

@@ -7,23 +7,11 @@ convolution is exact. ARM without dot products: pairs eight apart, which wrap ar
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from embedl_deploy.dialect._numbers import LIMITS, Params
-from embedl_kernels import Family, can_saturate, saturation, wrapped
-
-
-@dataclass(frozen=True)
-class Window:
-    """How a convolution walks over its input."""
-
-    kernel: tuple[int, ...]
-    strides: list[int]
-    pads: list[int]
-    dilations: list[int]
-    groups: int
+from embedl_kernels import Family, Window, can_saturate, conv_to_matrix, is_depthwise, saturation, wrapped
 
 
 def product(family: Family, first: np.ndarray, a: Params, second: np.ndarray, b: Params) -> np.ndarray | int:
@@ -67,7 +55,7 @@ def convolution(
     family: Family, values: np.ndarray, x: Params, weight: np.ndarray, w: Params, window: Window
 ) -> np.ndarray | int:
     """Return what a family's kernel adds to a convolution."""
-    depthwise = weight.shape[1] == 1 and window.groups == weight.shape[0]
+    depthwise = is_depthwise(weight.shape, window.groups)
     if w.type != "int8" or (x.type, w.type) not in (("uint8", "int8"), ("int8", "int8")):
         return 0
     if depthwise:
@@ -119,7 +107,7 @@ def _by_group(
 
 def _paired(values: np.ndarray, x: Params, weight: np.ndarray, window: Window) -> np.ndarray | int:
     """Sums in pairs along K that were cut off."""
-    if not can_saturate(np.moveaxis(weight, 1, -1).reshape(weight.shape[0], -1)).any():
+    if not can_saturate(conv_to_matrix(weight, window.groups)).any():
         return 0
     found = []
     for columns, codes, shape in _by_group(values, x, weight, window):

@@ -1,7 +1,6 @@
 """Weights that every processor computes alike: which layers can saturate, and the remedies for our own files.
 
-Kernels of x86 without VNNI add pairs of u8 × s8 products in 16 bits. What is a pair depends on the order in which a
-kernel runs through a weight, so that is written once, here, for every operator that takes such kernels.
+Kernels of x86 without VNNI add pairs of u8 × s8 products in 16 bits; `embedl_kernels` says which are pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,23 @@ import onnx
 from onnx import numpy_helper
 
 from embedl_hub.toolchain.model import nodes_of
-from embedl_kernels import EXACT_U8S8, REQUIRES, Layer, can_saturate, choose, remedies
+from embedl_kernels import (
+    EXACT_U8S8,
+    REQUIRES,
+    Layer,
+    Window,
+    can_saturate,
+    choose,
+    conv_to_matrix,
+    is_depthwise,
+    matrix_to_conv,
+    matrix_to_product,
+    product_to_matrix,
+    remedies,
+    sample_patches,
+    sample_rows,
+    window_pads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -158,28 +173,17 @@ class _Graph:
 
 def in_kernel_order(node: onnx.NodeProto, weight: np.ndarray) -> np.ndarray | None:
     """Return a weight as (groups, channels, K), K as the kernel adds; None for a kernel that adds exactly."""
-    if "Conv" in node.op_type:
-        groups = _attribute(node, "group", 1)
-        if weight.shape[1] == 1 and weight.shape[0] == groups:
-            # One channel in, one out: depthwise kernels widen each product.
-            return None
-        return np.moveaxis(weight, 1, -1).reshape(groups, weight.shape[0] // groups, -1)
-    if weight.ndim < 2:
-        return weight.reshape(1, 1, -1)
-    if not _attribute(node, "transB", 0):
-        weight = np.swapaxes(weight, -1, -2)
-    return weight.reshape(-1, *weight.shape[-2:])
+    if "Conv" not in node.op_type:
+        return product_to_matrix(weight, transposed=bool(_attribute(node, "transB", 0)))
+    groups = _attribute(node, "group", 1)
+    return None if is_depthwise(weight.shape, groups) else conv_to_matrix(weight, groups)
 
 
 def _from_kernel_order(node: onnx.NodeProto, ordered: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Undo `in_kernel_order`."""
     if "Conv" in node.op_type:
-        return np.ascontiguousarray(np.moveaxis(ordered.reshape(shape[0], *shape[2:], shape[1]), -1, 1))
-    if len(shape) < 2:
-        return ordered.reshape(shape)
-    if _attribute(node, "transB", 0):
-        return ordered.reshape(shape)
-    return np.ascontiguousarray(np.swapaxes(ordered.reshape(*shape[:-2], shape[-1], shape[-2]), -1, -2))
+        return matrix_to_conv(ordered, shape)
+    return matrix_to_product(ordered, shape, transposed=bool(_attribute(node, "transB", 0)))
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:  # noqa: ANN401 - numbers, lists and words
@@ -286,50 +290,14 @@ def _rows_of(
 
 
 def _sampled(site: _Site, value: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    if "Conv" in site.node.op_type:
-        return _patches(site, value, count, random)
-    if _attribute(site.node, "transA", 0):
-        value = value.T
-    flat = value.reshape(-1, site.codes.shape[-1])
-    at = np.sort(random.permutation(len(flat))[:count])
-    return flat[at][None]
-
-
-def _patches(site: _Site, value: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """Return what a convolution multiplies at some of its places, in the order of its kernel."""
-    node, axes = site.node, value.ndim - 2
-    groups, _, length = site.codes.shape
+    node = site.node
+    if "Conv" not in node.op_type:
+        return sample_rows(value.T if _attribute(node, "transA", 0) else value, count, random)
     kernel = site.shape[2:]
-    strides, dilations = (_attribute(node, name, [1] * axes) for name in ("strides", "dilations"))
-    pads = _pads(node, value.shape[2:], kernel, strides, dilations)
-    padded = np.pad(value, [(0, 0), (0, 0), *pads])
-    sizes = [
-        (size - dilation * (width - 1) - 1) // stride + 1
-        for size, width, stride, dilation in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
-    ]
-    at = [random.integers(0, size, count) for size in (len(value), *sizes)]
-    index = [at[0].reshape(-1, *([1] * (axes + 1))), np.arange(value.shape[1]).reshape(1, -1, *([1] * axes))]
-    for axis, (places, width, stride, dilation) in enumerate(zip(at[1:], kernel, strides, dilations, strict=True)):
-        spots = places[:, None] * stride + np.arange(width) * dilation
-        index.append(spots.reshape(count, *([1] * (axis + 1)), width, *([1] * (axes - axis - 1))))
-    found = padded[tuple(index)].reshape(count, groups, -1, *kernel)
-    # (rows, groups, channels, places) to (groups, rows, places, channels).
-    return np.asarray(np.moveaxis(np.moveaxis(found, 1, 0), 2, -1).reshape(groups, count, length))
-
-
-def _pads(
-    node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> list[tuple[int, int]]:
-    how = _attribute(node, "auto_pad", b"NOTSET").decode()
-    if how in ("SAME_UPPER", "SAME_LOWER"):
-        found = []
-        for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-            total = max((math.ceil(size / stride) - 1) * stride + dilation * (width - 1) + 1 - size, 0)
-            small, large = total // 2, total - total // 2
-            found.append((small, large) if how == "SAME_UPPER" else (large, small))
-        return found
-    pads = [0] * (2 * len(kernel)) if how == "VALID" else _attribute(node, "pads", [0] * (2 * len(kernel)))
-    return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
+    strides, dilations = (list(_attribute(node, name, [1] * len(kernel))) for name in ("strides", "dilations"))
+    auto_pad = _attribute(node, "auto_pad", b"NOTSET").decode()
+    pads = window_pads(auto_pad, _attribute(node, "pads", []), value.shape[2:], kernel, strides, dilations)
+    return sample_patches(value, Window(kernel, strides, pads, dilations, len(site.codes)), count, random)
 
 
 def _write(
