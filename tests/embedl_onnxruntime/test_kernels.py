@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from support.families import Emulated
+from support.models import all_bits_product
 
 import embedl_kernels
 from embedl_device.arrays import load_npz, save_npz
@@ -26,16 +26,7 @@ _QUICK = ("--iterations", "2", "--min-seconds", "0", "--max-warmup-seconds", "0"
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A product of matrices with all 8 bits that says so."""
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="product")],
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, [2, 16])],
-        [numpy_helper.from_array(np.full((64, 16), 127, np.int8), "w")],
-    )
-    found = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    helper.set_model_props(found, {embedl_kernels.REQUIRES: embedl_kernels.EXACT_U8S8})
-    onnx.save(found, tmp_path / "all-bits.onnx")
+    onnx.save(all_bits_product(requires=True), tmp_path / "all-bits.onnx")
     return tmp_path / "all-bits.onnx"
 
 

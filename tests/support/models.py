@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import embedl_kernels
+
 
 def weights(name: str, *shape: int, seed: int = 0) -> onnx.TensorProto:
     """Return random weights."""
@@ -19,6 +21,21 @@ def weights(name: str, *shape: int, seed: int = 0) -> onnx.TensorProto:
 def ones(name: str, size: int) -> onnx.TensorProto:
     """Return a vector of ones."""
     return numpy_helper.from_array(np.ones(size, np.float32), name)
+
+
+def all_bits_product(*, requires: bool) -> onnx.ModelProto:
+    """Return a product of u8 × s8 with all 8 bits, which kernels without VNNI saturate; it says so if asked to."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="product")],
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, [2, 16])],
+        [numpy_helper.from_array(np.full((64, 16), 127, np.int8), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    if requires:
+        helper.set_model_props(model, {embedl_kernels.REQUIRES: embedl_kernels.EXACT_U8S8})
+    return model
 
 
 def residual_net(batch: int | str = 1, *, size: int = 16, opset: int = 17, named: bool = True) -> onnx.ModelProto:

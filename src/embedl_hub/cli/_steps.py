@@ -273,6 +273,8 @@ def step_facts(run: Run) -> dict[str, Any]:
 def _show(run: Run) -> None:
     rows = [("run", run.id), ("by", f"{run.provider} on {run.device or 'this machine'}")]
     rows += [(name, number(metric.value, unit)) for name, unit in _HEADLINE if (metric := run.metric(name))]
+    if "int8_kernels" in run.params:
+        rows.append(("INT8 made for", str(run.params["int8_kernels"].value)))
     if "prediction" in run.params:
         told: Any = run.params["prediction"].value
         rows.append(

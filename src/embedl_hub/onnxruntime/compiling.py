@@ -13,7 +13,7 @@ from embedl_hub.core.invoke import is_ruined
 from embedl_hub.onnxruntime.kernels import tell_kernels
 from embedl_hub.onnxruntime.place import settings
 from embedl_hub.onnxruntime.predicting import is_wanted, predict
-from embedl_hub.onnxruntime.quantizing import METHODS, NumberFormat, Request, number_format, quantize
+from embedl_hub.onnxruntime.quantizing import METHODS, NumberFormat, Request, number_format, quantize, refuse_quantized
 from embedl_hub.paths import RemotePath
 from embedl_hub.toolchain.calibration import on_disk, open_calibration
 from embedl_hub.toolchain.model import (
@@ -92,6 +92,7 @@ def _quantise(
     ctx: HubContext, place: Place[ONNXRuntimeConfig], prepared: Path, inputs: Sequence[Tensor], wishes: Wishes
 ) -> tuple[Path, dict[str, Any]]:
     """Return the INT8 model and how its integers stand for numbers."""
+    refuse_quantized(prepared)
     method = wishes.calibration_method or METHODS[0]
     if method not in METHODS:
         raise RefusedError(f"calibration_method is one of {', '.join(METHODS)}, not {method!r}.")
@@ -105,6 +106,7 @@ def _quantise(
     _foretell(ctx, place, prepared, wishes, doctor)
     form = _number_format(place, doctor)
     ctx.client.log_param("number_format", asdict(form))
+    ctx.client.log_param("int8_kernels", form.kernels)
     answer = quantize(
         Request(
             str(prepared), str(prepared.with_name(prepared.name.replace(".prepared", ".int8"))), str(data), method,

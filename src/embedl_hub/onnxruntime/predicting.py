@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.onnxruntime.place import settings
 from embedl_hub.onnxruntime.probes import VERSION, ProbesRequest, write_probes
-from embedl_hub.onnxruntime.quantizing import number_format
+from embedl_hub.onnxruntime.quantizing import number_format, refuse_quantized
 from embedl_hub.onnxruntime.workload import WorkloadRequest, has_open_sizes, workload
 from embedl_hub.toolchain.program import call
 from embedl_hub.toolchain.refusal import RefusedError
@@ -114,6 +114,7 @@ def predict(
     config = place.config
     if config.execution_providers not in ((), _CPU) or config.optimization_level not in _FITTING_LEVELS:
         raise RefusedError("Predictions are for the CPU and the runtime's usual optimisation; this device has others.")
+    refuse_quantized(model)
     if has_open_sizes(model):
         raise RefusedError("The model's inputs have open sizes, on which its time depends; fix them with input_shape.")
     said = doctor or call(place, "doctor", [])

@@ -17,7 +17,15 @@ import numpy as np
 
 from embedl_hub.core.invoke import compare_outputs
 from embedl_hub.toolchain.calibration import open_calibration
-from embedl_hub.toolchain.model import inputs_of, model_file, nodes_of, read_graph, read_model, write_model
+from embedl_hub.toolchain.model import (
+    inputs_of,
+    model_file,
+    nodes_of,
+    quantized_layer,
+    read_graph,
+    read_model,
+    write_model,
+)
 from embedl_hub.toolchain.own_process import answer, ask
 from embedl_hub.toolchain.refusal import RefusedError
 from embedl_kernels import EXACT, family_of, probe
@@ -56,6 +64,22 @@ class NumberFormat:
     activations: str
     weights: str = "int8"
     portable: bool = False
+
+    @property
+    def kernels(self) -> str:
+        """For which processors the file is right, in words."""
+        if self.activations == "int8":
+            return "ARM"
+        return "every x86 processor (portable)" if self.portable else "x86 with exact u8 x s8 kernels (VNNI or AMX)"
+
+
+def refuse_quantized(model: Path) -> None:
+    """Refuse a file that is in integers already: quantizing it again would lose accuracy without a word."""
+    if (layer := quantized_layer(read_graph(model))) is not None:
+        raise RefusedError(
+            f"The model is quantized already (it has {layer}); quantization starts from the float model. Give that "
+            "one, or compile without calibration_data (--calibration-data) to run this file as it is."
+        )
 
 
 def number_format(architecture: str, cpu_features: tuple[str, ...], u8s8: str | None = None) -> NumberFormat:

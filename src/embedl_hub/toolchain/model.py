@@ -167,7 +167,7 @@ def precision_of(model: onnx.ModelProto) -> str:
     """Return the numbers a model mostly computes in: int8 if it is quantised, else the float of most of its weights."""
     if narrow := {_NARROW[value.data_type] for value in model.graph.initializer if value.data_type in _NARROW}:
         return min(narrow)
-    if any(node.op_type.startswith(_INTEGER_OPS) for node in nodes_of(model.graph)):
+    if quantized_layer(model) is not None:
         return "int8"
     counts: Counter[str] = Counter()
     for weights in model.graph.initializer:
@@ -175,6 +175,11 @@ def precision_of(model: onnx.ModelProto) -> str:
             counts[_FLOATS[weights.data_type]] += math.prod(weights.dims)
     ends = (_FLOATS.get(value.type.tensor_type.elem_type) for value in (*model.graph.input, *model.graph.output))
     return counts.most_common(1)[0][0] if counts else next(filter(None, ends), "float32")
+
+
+def quantized_layer(model: onnx.ModelProto) -> str | None:
+    """Return the first operator that computes in integers or converts to them; None for a float model."""
+    return next((node.op_type for node in nodes_of(model.graph) if node.op_type.startswith(_INTEGER_OPS)), None)
 
 
 def outputs_of(model: onnx.ModelProto) -> list[Tensor]:

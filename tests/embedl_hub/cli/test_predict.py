@@ -28,6 +28,7 @@ def test_a_gain_is_asked_for_and_told_by_compile(tmp_path: Path) -> None:
     done = hub(*words, "--calibration-data", tmp_path / "data.npz", **variables)
     assert done.returncode == 0, done.stderr
     assert "INT8 predicted" in done.stdout
+    assert "INT8 made for" in done.stdout
     if told["speedup"] < 1:
         assert "INT8 does not pay on this machine" in done.stderr
     float_run = answer(*words, **variables)

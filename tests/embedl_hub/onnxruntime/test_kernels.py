@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from support.families import Emulated
-from support.models import images, save
+from support.models import all_bits_product, images, save
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiler
@@ -22,7 +20,6 @@ from embedl_hub.core.device import Device, EmbedlONNXRuntimeConfig, LocalCommand
 from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimePairedProfiler, ONNXRuntimeProfiler, ProfileError
 from embedl_hub.testing import temporary_context
-from embedl_kernels import EXACT_U8S8, REQUIRES
 
 QUICK: dict[str, Any] = {"iterations": 2, "min_seconds": 0.0, "max_warmup_seconds": 0.0, "layer_runs": 1, "threads": 1}
 SOURCES = Path(__file__).resolve().parents[3] / "src"
@@ -52,21 +49,6 @@ def processor(emulated: Callable[[str], Emulated], tmp_path: Path) -> MakeBoard:
     return make
 
 
-def product(*, requires: bool) -> onnx.ModelProto:
-    """Return a layer as other tools write it: u8 × s8 with all bits."""
-    graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["x", "w"], ["y"], name="product")],
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, [2, 16])],
-        [numpy_helper.from_array(np.full((64, 16), 127, np.int8), "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    if requires:
-        helper.set_model_props(model, {REQUIRES: EXACT_U8S8})
-    return model
-
-
 def params(ctx: HubContext, output: Any) -> dict[str, Any]:
     artifact = output.path if hasattr(output, "path") else output.output_file
     run = ctx.client.store.run(artifact.run_id)  # type: ignore[union-attr]
@@ -79,7 +61,7 @@ def feed() -> dict[str, np.ndarray]:
 
 def test_what_needs_exact_kernels_is_refused_by_every_step(processor: MakeBoard, tmp_path: Path) -> None:
     """With cause and way out; the file that an exact processor compiled still says what it needs."""
-    source = save(product(requires=True), tmp_path / "all-bits.onnx")
+    source = save(all_bits_product(requires=True), tmp_path / "all-bits.onnx")
     old, older = processor("haswell"), processor("nehalem")
     words = r"needs exact u8 x s8 sums.*no VNNI.*embedl-deploy relower.*allow_saturation=true"
     with temporary_context([old, older]) as ctx:
@@ -97,7 +79,7 @@ def test_what_needs_exact_kernels_is_refused_by_every_step(processor: MakeBoard,
 def test_allowed_it_runs_and_the_run_says_what_is_wrong(
     processor: MakeBoard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    source = save(product(requires=True), tmp_path / "all-bits.onnx")
+    source = save(all_bits_product(requires=True), tmp_path / "all-bits.onnx")
     with temporary_context([processor("haswell", allow_saturation=True)]) as ctx:
         with caplog.at_level(logging.WARNING, "embedl_hub"):
             compiled = ONNXRuntimeCompiler().run(ctx, source)
@@ -114,7 +96,7 @@ def test_allowed_it_runs_and_the_run_says_what_is_wrong(
 @pytest.mark.slow
 def test_a_foreign_file_is_warned_of(processor: MakeBoard, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It says nothing of itself; its weights do."""
-    source = save(product(requires=False), tmp_path / "foreign.onnx")
+    source = save(all_bits_product(requires=False), tmp_path / "foreign.onnx")
     with temporary_context([processor("haswell"), processor("nehalem")]) as ctx:
         with caplog.at_level(logging.WARNING, "embedl_hub"):
             compiled = ONNXRuntimeCompiler(device="haswell").run(ctx, source)

@@ -17,7 +17,7 @@ import onnxruntime
 import pytest
 from support.models import images, residual_net, save
 
-from embedl_hub.core.compile import ONNXRuntimeCompiler
+from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiler
 from embedl_hub.core.context import HubContext
 from embedl_hub.core.device import Device, ONNXRuntimeConfig, SSHCommandRunner
 from embedl_hub.onnxruntime import predicting
@@ -111,7 +111,15 @@ def test_a_broken_table_is_measured_again(here: Device, model: Path) -> None:
 
 @pytest.mark.usefixtures("few_probes")
 def test_what_cannot_be_foretold_is_refused(here: Device, tmp_path: Path) -> None:
-    """Open sizes, and devices that do not run on the CPU."""
+    """Open sizes, devices that do not run on the CPU, and a file that is in integers already."""
+    with temporary_context([here]) as ctx:
+        done = ONNXRuntimeCompiler().run(
+            ctx, save(residual_net(), tmp_path / "float.onnx"), calibration_data={"x": images(4)}
+        )
+        with pytest.raises(RefusedError, match="quantized already"):
+            predict(ctx, here, done.path.local())
+        with pytest.raises(CompileError, match=r"quantized already .* without calibration_data"):
+            ONNXRuntimeCompiler().run(ctx, done.path.local(), calibration_data={"x": images(4)})
     with temporary_context([here]) as ctx, pytest.raises(RefusedError, match="open sizes"):
         predict(ctx, here, save(residual_net("n"), tmp_path / "open.onnx"))
     other = Device("here", provider_type="local", provider_config=ONNXRuntimeConfig(execution_providers=("Other",)))

@@ -45,6 +45,7 @@ def test_the_processor_decides_the_format(
 ) -> None:
     """Unsigned on x86, portable unless its kernels are known to be exact; signed on ARM."""
     assert number_format(architecture, features, u8s8) == expected
+    assert ("portable" in expected.kernels) == expected.portable
 
 
 def test_a_processor_nobody_measured_is_refused() -> None:
