@@ -139,7 +139,7 @@ def judge(
         rows[SIMULATED] = {"sqnr_db": scoring.sqnr(wanted, stored["output"])}
     # How much of the answer is about the picture: what stays the same from picture to picture needs no network.
     own = wanted - wanted.mean(axis=0, keepdims=True)
-    rows[FLOAT]["about_the_picture"] = float(np.square(own).sum() / np.square(wanted).sum())
+    rows[FLOAT]["about_the_picture"] = float(np.square(own).sum()) / float(np.square(wanted).sum())
     return rows, {family: runner.found["probe"]["total"] for family, runner in runners.items()}
 
 

@@ -108,7 +108,9 @@ def test_weights_that_cannot_saturate_stay() -> None:
     quiet = Layer(small.weight / 2, small.codes // 2, small.scale, small.inputs, 0.01)
     found = choose(quiet)
     assert found.remedy == "none"
-    assert np.array_equal(found.fitted.codes, quiet.codes)  # type: ignore[arg-type]
+    codes = found.fitted.codes
+    assert codes is not None
+    assert np.array_equal(codes, quiet.codes)
 
 
 def test_a_shared_scale_stays_shared() -> None:

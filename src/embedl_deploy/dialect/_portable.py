@@ -193,7 +193,7 @@ def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str], *, alone
     codes = to_matrix(layer.node, weight.values, whole=whole)
     many = weight.values.ndim > 2 and layer.node.op_type != "Conv"
     given = weight.params.scale.astype(np.float64).reshape(-1)
-    scale = np.broadcast_to(given.max() if many else given, (codes.shape[0] * codes.shape[1],))
+    scale = np.broadcast_to(np.max(given) if many else given, (codes.shape[0] * codes.shape[1],))
     boundary = parts.edges[layer.node.name, 0]
     one_reader = sum(name == boundary for name in parts.edges.values()) == 1
     return Problem(
