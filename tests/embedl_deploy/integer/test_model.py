@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 from support.qdq import Graph, sample, tensorrt_residual
@@ -80,6 +80,7 @@ def test_one_operator(operator: str, count: int, shape: tuple[int, ...], options
 
 
 @settings(max_examples=15, deadline=None)
+@example(seed=12098, kernel=3, stride=1, dilation=1, group=2, pad=0, same="")
 @given(
     seed=st.integers(0, 1_000_000), kernel=st.integers(1, 4), stride=st.integers(1, 3), dilation=st.integers(1, 2),
     group=st.sampled_from([1, 2, 8]), pad=st.integers(0, 2), same=st.sampled_from(["", "SAME_UPPER", "SAME_LOWER"]),
@@ -99,7 +100,8 @@ def test_convolutions(*, seed: int, kernel: int, stride: int, dilation: int, gro
     net.node("Relu", ["c"], "r")
     net.node("Identity", [net.qdq("r", float(random.uniform(0.01, 0.1)), 0, "uint8")], "y")
     model = lower(net.model("y"), "onnxruntime-x86")
-    assert IntegerModel(model).kernels[0].name == "QLinearConv"
+    # A remedy may reduce the inputs first.
+    assert "QLinearConv" in {kernel.name for kernel in IntegerModel(model).kernels}
     assert set(differences(model, sample(seed, (1, 8, 12, 12))).values()) == {0}
 
 
