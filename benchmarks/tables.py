@@ -35,7 +35,7 @@ NETS = {
     "vit_6x384-plain": "torchvision's ViT, as drawn",
 }  # fmt: skip
 CANDIDATES = {
-    "edgeproof": "ours", "edgeproof, cures": "ours, with cures",
+    "edgeproof": "ours", "edgeproof, cures": "ours, with corrections",
     "onnxruntime u8": "`onnxruntime.quantization`, u8 by hand",
     "onnxruntime u8 percentile": "the same, percentile", "onnxruntime default": "its default", "nncf": "NNCF",
     "modelopt-onnx": "ModelOpt", "torchao pt2e": "torchao",
@@ -167,7 +167,7 @@ def _families_all(result: dict[str, Any]) -> str:
 
 
 def _by_family(result: dict[str, Any], nets: list[str]) -> str:
-    """Return networks and processors against files; bold is the fastest that answers as the quantised network does."""
+    """Return networks and processors against files; bold is the fastest that answers as the quantized network does."""
     lines = []
     for net in nets:
         rows = result["data"]["nets"][net]

@@ -15,7 +15,7 @@ from support.tflite import SHARED_CACHE
 
 from embedl_hub.core.device import SSHCommandRunner
 from embedl_hub.errors import ConfigError
-from embedl_hub.tflite.environment import CACHE_VARIABLE, choose_python, find_environment, need_environment
+from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE, choose_python, find_environment, need_environment
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them, and every process they start, ignore Ctrl-C.

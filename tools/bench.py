@@ -61,7 +61,7 @@ class Bench:
         return self.quick_minutes if quick else self.minutes
 
 
-def known() -> dict[str, Bench]:
+def quoted_list() -> dict[str, Bench]:
     """Read the list of benchmarks."""
     listed = tomllib.loads((ROOT / "benchmarks" / "benchmarks.toml").read_text())
     return {
@@ -71,7 +71,7 @@ def known() -> dict[str, Bench]:
 
 def chosen(names: list[str], *, gpu: bool) -> list[Bench]:
     """Return the benchmarks asked for; all of this machine's when none is named."""
-    every = known()
+    every = quoted_list()
     if wrong := [name for name in names if name not in every]:
         sys.exit(f"No such benchmark: {', '.join(wrong)}. There are: {', '.join(every)}.")
     if names:
@@ -156,7 +156,7 @@ def _when(result: dict[str, Any]) -> str:
 def show_list() -> None:
     """Print what there is."""
     rows = []
-    for bench in known().values():
+    for bench in quoted_list().values():
         path = bench.result(quick=False)
         last = json.loads(path.read_text())["date"][:10] if path.exists() else "never"
         who = ", ".join(bench.opponents) or "-"

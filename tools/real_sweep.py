@@ -3,7 +3,7 @@
     .venv/bin/python tools/real_sweep.py FOLDER [--aarch64-root FOLDER] [--picture]
 
 Needs root and Debian: it starts an sshd on loopback and an aarch64 userland under QEMU (see aarch64_board.py), whose
-times are the emulator's and mean nothing. FOLDER gets the networks, labelled data, plan.toml, a home with every run,
+times are the emulator's and mean nothing. FOLDER gets the networks, labeled data, plan.toml, a home with every run,
 and matrix.html. With --picture docs/images/matrix.png is made anew.
 """
 
@@ -33,8 +33,8 @@ from support.sshd import SSHServer  # noqa: E402
 
 from embedl_hub.core.device import Device, SSHCommandRunner, SSHConfig  # noqa: E402
 from embedl_hub.fleet import find_sweep  # noqa: E402
+from embedl_hub.models.calibration import write_npz  # noqa: E402
 from embedl_hub.page import export_run  # noqa: E402
-from embedl_hub.toolchain.arrays import write_npz  # noqa: E402
 from embedl_hub.tracking import Store  # noqa: E402
 
 if TYPE_CHECKING:

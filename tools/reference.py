@@ -1,10 +1,12 @@
 """Write the parts of the documentation that are the code's own words, and the lists of what there is.
 
-    .venv/bin/python tools/reference.py           writes them anew
-    .venv/bin/python tools/reference.py --check   exits with 1 when a page is not what would be written
+    .venv/bin/python tools/reference.py                          writes them anew
+    .venv/bin/python tools/reference.py --check                  exits with 1 when a page is not what would be written
+    .venv/bin/python tools/reference.py --python build/python.md writes every public name with signature and docstring
 
-- `python.md`: every name of every face, with its signature and docstring. Read from the sources, nothing is imported,
-  so that it is the same on every machine.
+The page of Python names is not committed: it repeats the sources, and is read from them without importing anything.
+The others are short, show what a reader of the repository looks for, and are checked by the tests:
+
 - `cli.md`, `deploy-cli.md`: the options of each command, between `<!-- generated: NAME -->` and `<!-- /generated -->`.
   What stands around them is written by hand and stays; a command without a section gets one.
 - `device-programs.md`: the commands and options of the programs on boards.
@@ -17,6 +19,7 @@ import argparse
 import ast
 import functools
 import inspect
+import itertools
 import re
 import sys
 import textwrap
@@ -43,7 +46,7 @@ _PYTHON_HEAD = """\
 # Python names
 
 What a face lists in its `__all__` is public; files that begin with an underscore are not.
-This page is written by `tools/reference.py` from the sources: change the docstring, then run it.
+This page is written by `tools/reference.py --python` from the sources and is not committed.
 A name that several faces offer is described once, where it belongs.
 """
 _PROGRAMS_HEAD = """\
@@ -74,6 +77,16 @@ A file with the metadata `edgeproof.requires` = `u8s8=exact` is refused by `comp
 `run-inference` where the family saturates; with `--allow-saturation` it runs, and `warnings` of the answer says what is
 wrong. The optimized file keeps the metadata.
 """
+_DECISIONS_HEAD = """\
+# Decisions
+
+Choices with a real alternative that a newcomer would ask about.
+Each record has its context, the decision, the alternative that was rejected and what would make us change our minds.
+Smaller choices are explained in the docstring beside the code.
+
+To add one: copy a record, take the next number, and keep it under 40 lines.
+One that no longer holds gets `Status: replaced by [NNNN](NNNN-name.md)` and stays.
+"""
 _EXAMPLES_HEAD = """\
 # Examples
 
@@ -97,27 +110,44 @@ class Found:
 @functools.cache
 def parsed(module: str) -> ast.Module | None:
     """Return the syntax of one of our modules; None for somebody else's."""
+    text = source(module)
+    return None if text is None else ast.parse(text)
+
+
+@functools.cache
+def source(module: str) -> str | None:
+    """Return the text of one of our modules; None for somebody else's."""
     path = SOURCE.joinpath(*module.split("."))
-    for file in (path / "__init__.py", path.with_suffix(".py")):
-        if file.is_file():
-            return ast.parse(file.read_text(encoding="utf-8"))
-    return None
+    files = (path / "__init__.py", path.with_suffix(".py"))
+    return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), None)
+
+
+@functools.cache
+def stub(module: str) -> ast.Module | None:
+    """Return the syntax of a face's stub: it has the names that are found on use (tools/stubs.py)."""
+    file = SOURCE.joinpath(*module.split("."), "__init__.pyi")
+    return ast.parse(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def find(module: str, name: str) -> Found:
     """Follow a name through faces to where it is defined."""
-    tree = parsed(module)
-    if tree is None:
-        return Found(module, name, None)
-    for node in tree.body:
+    trees = [tree for tree in (parsed(module), stub(module)) if tree is not None]
+    for node in (each for tree in trees for each in tree.body):
         if isinstance(node, Definition) and name in _names_of(node):
             return Found(module, name, node)
     # Anywhere: a face that loads on first use imports for the type checker alone.
-    for imported in (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)):
+    for imported in (each for tree in trees for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)):
         for alias in imported.names:
             if (alias.asname or alias.name) == name:
                 return find(imported.module or "", alias.name)
     return Found(module, name, None)
+
+
+def _stub_names(module: str) -> set[str]:
+    """Return what a stub offers: classes, and names imported as themselves."""
+    body = tree.body if (tree := stub(module)) is not None else []
+    imported = {alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names if alias.asname}
+    return imported | {node.name for node in body if isinstance(node, ast.ClassDef)}
 
 
 def _names_of(node: Definition) -> set[str]:
@@ -140,7 +170,7 @@ def faces() -> dict[str, list[str]]:
         for node in tree.body if tree is not None else ():
             if isinstance(node, ast.Assign) and "__all__" in _names_of(node):
                 # The version is of the release, and would make the page stale with each.
-                names = (name for name in ast.literal_eval(node.value) if name != "__version__")
+                names = {*ast.literal_eval(node.value), *_stub_names(module)} - {"__version__"}
                 found[module] = sorted(names, key=str.lower)
     return dict(sorted(found.items()))
 
@@ -213,6 +243,8 @@ def _class(found: Found, node: ast.ClassDef, name: str) -> list[str]:
     shown = [textwrap.shorten(field, _WIDTH, placeholder=" ...") for field in fields]
     lines = [f"### `{name}`", "", *_fenced("\n    ".join([f"{head}:" if shown else head, *shown]))]
     lines += ["", *_prose(ast.get_docstring(node))]
+    if comments := _field_comments(found.module, node):
+        lines += ["", "**Attributes**", "", *(f"- `{field}`: {_escaped(text)}" for field, text in comments.items())]
     inherited = set(_inherited_methods(found, node))
     described = [each for each in _methods(node) if each.name not in inherited | _OF_TORCH]
     if described:
@@ -221,6 +253,23 @@ def _class(found: Found, node: ast.ClassDef, name: str) -> list[str]:
     for method in described:
         lines += _method(method, name)
     return lines
+
+
+def _field_comments(module: str, node: ast.ClassDef) -> dict[str, str]:
+    """Return what comments beside or above a class's public fields say of them."""
+    lines = (source(module) or "").splitlines()
+    comments: dict[str, str] = {}
+    for field in node.body:
+        if not isinstance(field, ast.AnnAssign) or ast.unparse(field.target).startswith("_"):
+            continue
+        beside = (
+            lines[field.end_lineno - 1][field.end_col_offset :] if field.end_lineno and field.end_col_offset else ""
+        )
+        above = list(itertools.takewhile(lambda line: line.lstrip().startswith("#"), lines[field.lineno - 2 :: -1]))
+        texts = [beside] if beside.lstrip().startswith("# ") else above[::-1]
+        if text := " ".join(line.lstrip(" #") for line in texts).rstrip("."):
+            comments[ast.unparse(field.target)] = f"{text[0].upper()}{text[1:]}."
+    return comments
 
 
 def _method(node: Function, owner: str) -> list[str]:
@@ -436,9 +485,12 @@ def _flag(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
 
 def decisions_page() -> str:
     """Return the list of decision records."""
-    lines = ["# Decisions", "", "Why things are as they are: one short record each, by number.", ""]
-    records = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    lines += [f"- [{path.name[:4]}]({path.name}): {_title(path)}" for path in records]
+    lines = [*_DECISIONS_HEAD.splitlines(), "", "| | decision | date | status |", "|---|---|---|---|"]
+    for path in sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md")):
+        text = path.read_text(encoding="utf-8")
+        date, status = (re.findall(rf"^{key}: (.+)$", text, re.MULTILINE)[0] for key in ("Date", "Status"))
+        title = text.partition("\n")[0].removeprefix("# ")
+        lines.append(f"| {path.name[:4]} | [{_cell(title)}]({path.name}) | {date} | {status} |")
     return "\n".join(lines) + "\n"
 
 
@@ -454,10 +506,6 @@ def examples_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _title(path: Path) -> str:
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-
-
 def pages() -> dict[Path, str]:
     """Return what each page should be."""
     from embedl_deploy.cli.main import cli as deploy  # noqa: PLC0415 - only to be described
@@ -467,8 +515,7 @@ def pages() -> dict[Path, str]:
     from embedl_onnxruntime import cli as onnxruntime  # noqa: PLC0415
 
     made = {
-        REFERENCE / "python.md": python_page(),
-        REFERENCE / "device-programs.md": programs_page([onnxruntime._parser(), litert._parser()]),  # noqa: SLF001
+        REFERENCE / "device-programs.md": programs_page([onnxruntime._program().parser, litert._program().parser]),  # noqa: SLF001
         ROOT / "docs" / "decisions" / "README.md": decisions_page(),
         ROOT / "examples" / "README.md": examples_page(),
     }
@@ -486,7 +533,14 @@ def main() -> None:
     """Write the pages, or say which are not what would be written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a page is stale")
-    check = parser.parse_args().check
+    parser.add_argument("--python", type=Path, metavar="FILE", help="write the page of Python names and nothing else")
+    arguments = parser.parse_args()
+    if arguments.python is not None:
+        arguments.python.parent.mkdir(parents=True, exist_ok=True)
+        arguments.python.write_text(python_page(), encoding="utf-8")
+        print(f"written: {arguments.python}")
+        return
+    check = arguments.check
     changed = []
     for path, text in pages().items():
         if not path.is_file() or path.read_text(encoding="utf-8") != text:

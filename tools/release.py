@@ -2,9 +2,9 @@
 
     .venv/bin/python tools/release.py [--out dist] [NAME ...]
 
-Each distribution is first copied into a folder of its own with its packages, licence and README, so that the archive is
+Each distribution is first copied into a folder of its own with its packages, license and README, so that the archive is
 whole without this repository. The bill of materials is CycloneDX JSON, checked against its schema: everything that the
-distribution and its extras brought in the tested environment, with versions and licences. SHA256SUMS names all files.
+distribution and its extras brought in the tested environment, with versions and licenses. SHA256SUMS names all files.
 Nothing is downloaded and nothing is uploaded.
 """
 

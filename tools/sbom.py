@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from closure import Installed
     from cyclonedx.model.license import License
 
-_LICENCES = LicenseFactory()
+_LICENSES = LicenseFactory()
 
 
 def bill_of_materials(name: str, wheel: Path) -> str:
@@ -56,7 +56,7 @@ def _root(name: str, wheel: Path, project: dict[str, str]) -> Component:
     return Component(
         name=name, version=version, type=ComponentType.LIBRARY, bom_ref=name,
         purl=PackageURL("pypi", name=name, version=version), description=project["description"],
-        licenses=[_LICENCES.make_from_string(project["license"])],
+        licenses=[_LICENSES.make_from_string(project["license"])],
         hashes=[HashType(alg=HashAlgorithm.SHA_256, content=hashlib.sha256(wheel.read_bytes()).hexdigest())],
     )  # fmt: skip
 
@@ -65,21 +65,21 @@ def _component(name: str, one: Installed) -> Component:
     version = one.public_version
     return Component(
         name=one.name, version=version, type=ComponentType.LIBRARY, bom_ref=name,
-        purl=PackageURL("pypi", name=name, version=version), licenses=_licences(one.metadata),
+        purl=PackageURL("pypi", name=name, version=version), licenses=_licenses(one.metadata),
     )  # fmt: skip
 
 
-def _licences(metadata: importlib.metadata.PackageMetadata) -> list[License]:
-    """Return what a distribution says its licence is: the expression, or its classifiers, or its short words."""
+def _licenses(metadata: importlib.metadata.PackageMetadata) -> list[License]:
+    """Return what a distribution says its license is: the expression, or its classifiers, or its short words."""
     if expression := _field(metadata, "License-Expression"):
-        return [_LICENCES.make_from_string(expression)]
+        return [_LICENSES.make_from_string(expression)]
     names = [
         line.rpartition(" :: ")[2] for line in metadata.get_all("Classifier") or () if line.startswith("License ::")
     ]
     text = _field(metadata, "License")
     if not names and text and "\n" not in text:
         names = [text]
-    return [_LICENCES.make_with_name(name) for name in names]
+    return [_LICENSES.make_with_name(name) for name in names]
 
 
 def _field(metadata: importlib.metadata.PackageMetadata, name: str) -> str:

@@ -64,7 +64,7 @@ def record(folder: Path) -> None:
 
 
 def photograph(tab: Page, address: str, name: str, height: int) -> None:
-    """Keep a picture of a page, with few enough colours to be small."""
+    """Keep a picture of a page, with few enough colors to be small."""
     tab.set_viewport_size({"width": WIDTH, "height": height})
     tab.goto(address)
     tab.wait_for_load_state("networkidle")

@@ -46,7 +46,7 @@ from embedl_hub.core.device import (
 from embedl_hub.core.invoke import ONNXRuntimeInvoker, TensorRTInvoker, TFLiteInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler, TensorRTProfiler, TFLiteProfiler
 from embedl_hub.errors import HubError
-from embedl_hub.tflite.environment import CACHE_VARIABLE, need_environment
+from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE, need_environment
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -219,7 +219,7 @@ class Table:
         self._closing.callback(links.stop)
         stubs = self._closing.enter_context(Stubber(client))
         aws.whole_profile(stubs, links)
-        self._closing.enter_context(mock.patch("embedl_hub.providers.aws.service.make_client", return_value=client))
+        self._closing.enter_context(mock.patch("embedl_hub.clouds.aws.service.make_client", return_value=client))
 
     def _tensorrt(self) -> Iterator[Row]:
         own = shutil.which(self._program or "trtexec")

@@ -35,7 +35,7 @@ PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
 
 
 def judge(name: str, chosen: list[peers.Peer], *, rescaled: bool, keep: bool) -> dict[str, dict[str, Any]]:
-    """Quantise one network with every candidate and judge the files on the test set."""
+    """Quantize one network with every candidate and judge the files on the test set."""
     folder = cache.folder("accuracy", name + ("-rescaled" if rescaled else ""))
     tensors = files.test_pictures(name)
     pictures, classes = tensors[0].numpy(), tensors[1].numpy()
@@ -109,7 +109,7 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=nets.TRAINED, default=list(nets.TRAINED))
     parser.add_argument("--candidates", nargs="*", help="names; all unless told")
-    parser.add_argument("--fresh", action="store_true", help="let the peers quantise again")
+    parser.add_argument("--fresh", action="store_true", help="let the peers quantize again")
     options = parser.parse_args()
     everyone = [peers.OURS, peers.OURS_CURED, *peers.PEERS]
     session = report.Session("accuracy", parser, options)

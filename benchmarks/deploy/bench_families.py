@@ -46,9 +46,9 @@ def made(name: str, folder: Path, chosen: list[peers.Peer], *, keep: bool) -> di
     sources = {key: str(path) for key, path in paths.items()}
     files.save(folder / "seen.npz", nets.pictures_for(name, PICTURES, SEEN_SEED))
     ours = {candidate: folder / f"{candidate}.onnx" for candidate in OURS}
-    print(f"{name}: ours quantises ...", file=sys.stderr, flush=True)
+    print(f"{name}: ours quantizes ...", file=sys.stderr, flush=True)
     dialects = {OURS[candidate]: str(path) for candidate, path in ours.items()}
-    done = peers.quantise(
+    done = peers.quantize(
         peers.OURS, sources, folder / "ours.onnx", net=name, dialects=dialects, judge=str(folder / "seen.npz")
     )  # fmt: skip
     rows = {FLOAT: {"file": str(paths["float_onnx"])}}
@@ -57,8 +57,8 @@ def made(name: str, folder: Path, chosen: list[peers.Peer], *, keep: bool) -> di
         out = folder / f"{peer.name.replace(' ', '-')}.onnx"
         stored = out.with_suffix(".figures.json")
         if not (keep and stored.exists()):
-            print(f"{name}: {peer.name} quantises ...", file=sys.stderr, flush=True)
-            figures_of = peers.quantise(peer, sources, out, net=name, transformer="vit" in name)
+            print(f"{name}: {peer.name} quantizes ...", file=sys.stderr, flush=True)
+            figures_of = peers.quantize(peer, sources, out, net=name, transformer="vit" in name)
             stored.write_text(json.dumps(figures_of))
         rows[peer.name] = {**json.loads(stored.read_text()), "file": str(out)}
     return rows
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", choices=[HOST, *masked.HIDDEN], default=[HOST, "x86-avx2"])
     parser.add_argument("--without-peers", action="store_true", help="our files alone")
     parser.add_argument("--turns", type=int, default=30)
-    parser.add_argument("--fresh", action="store_true", help="let the opponents quantise again")
+    parser.add_argument("--fresh", action="store_true", help="let the opponents quantize again")
     options = parser.parse_args()
     session = report.Session("families", parser, options)
     chosen, told = peers.ready([] if options.without_peers else list(OPPONENTS))

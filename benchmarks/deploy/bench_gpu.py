@@ -1,8 +1,8 @@
-"""What does calibration add to a plain pass, and quantisation-aware training to a plain step, on a GPU?
+"""What does calibration add to a plain pass, and quantization-aware training to a plain step, on a GPU?
 
-The float network, the network under calibration and the network with fake quantisation run in turns; the least time of
+The float network, the network under calibration and the network with fake quantization run in turns; the least time of
 each counts. "calibration" is against the transformed network's own forward pass over the same batches. "training" is
-one step of SGD on the quantised network against one on the network as it was written.
+one step of SGD on the quantized network against one on the network as it was written.
 
     python benchmarks/deploy/bench_gpu.py [--device cuda] [--only NET ...] [--batch 64 256] [--rounds 10] [--json FILE]
 """
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 def stepper(model: nn.Module, batch: torch.Tensor) -> Callable[[], None]:
     """Return one training step of a model."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     model.train()
     targets = torch.zeros(len(batch), dtype=torch.int64, device=batch.device)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         out = model(batch)
         loss = nn.functional.cross_entropy(out.flatten(2).mean(2) if out.dim() > 2 else out, targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
 
     return step
 
@@ -71,7 +71,7 @@ def measure(name: str, device: str, batch: int, rounds: int) -> dict[str, float]
     pictures = nets.pictures(batch, nets.SIZES[name])
     model = nets.timed(name)
     fused = transform(model, (pictures[:1],), ONNXRUNTIME_PATTERNS, verify=False).model
-    quantised = quantize(fused, (pictures[:1],), forward_loop=[(pictures[:2],)], backend=ONNXRUNTIME).to(device)
+    quantized = quantize(fused, (pictures[:1],), forward_loop=[(pictures[:2],)], backend=ONNXRUNTIME).to(device)
     fused, on_device = fused.to(device).eval(), pictures.to(device)
     batches = [(on_device,)] * 4
 
@@ -80,10 +80,10 @@ def measure(name: str, device: str, batch: int, rounds: int) -> dict[str, float]
             for args in batches:
                 fused(*args)
 
-    trained = copy.deepcopy(quantised)
+    trained = copy.deepcopy(quantized)
     works = {
         "forward_ms": forward,
-        "calibration_ms": lambda: collect(quantised, batches),
+        "calibration_ms": lambda: collect(quantized, batches),
         "step_ms": stepper(nets.timed(name).to(device), on_device),
         "qat_step_ms": stepper(trained, on_device),
     }
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def figures(data: dict[str, Any]) -> list[Figure]:
-    """Return what is quoted: calibration next to a forward pass, a quantised step next to a plain one."""
+    """Return what is quoted: calibration next to a forward pass, a quantized step next to a plain one."""
     made = []
     for batch, rows in data["batches"].items():
         for name, row in rows.items():

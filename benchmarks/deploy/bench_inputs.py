@@ -94,7 +94,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 
 
 def written(name: str, folder: Path) -> dict[str, Path]:
-    """Quantise a network with random weights and write it in both dialects."""
+    """Quantize a network with random weights and write it in both dialects."""
     torch.manual_seed(3)
     torch.set_num_threads(1)
     model = NETS[name]()
@@ -108,10 +108,10 @@ def written(name: str, folder: Path) -> dict[str, Path]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fused = transform(model, example).model
-        quantised = quantize(fused, example, None, [(picture[None],) for picture in pictures])
+        quantized = quantize(fused, example, None, [(picture[None],) for picture in pictures])
         for dialect in (PORTABLE, WHOLE):
             found[dialect] = folder / f"{dialect}.onnx"
-            export_onnx(quantised, example, str(found[dialect]), dialect=dialect, input_names=[INPUT])
+            export_onnx(quantized, example, str(found[dialect]), dialect=dialect, input_names=[INPUT])
     return found
 
 
@@ -121,7 +121,7 @@ class File:
     def __init__(self, path: Path) -> None:
         model = onnx.load(path)
         self.integer = IntegerModel(model)
-        self.names = self.integer.parts.integers
+        self.names = self.integer.qdq.integers
         outputs = [value.name for value in model.graph.output]
         known = set(outputs)
         model.graph.output.extend(
@@ -132,37 +132,37 @@ class File:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = 1, 3
         self.session = onnxruntime.InferenceSession(self.tapped, options, providers=["CPUExecutionProvider"])
-        parts = self.integer.parts
-        self.paired = [kernel for kernel in self.integer.kernels if is_paired(kernel, parts)]
+        qdq = self.integer.qdq
+        self.paired = [kernel for kernel in self.integer.kernels if is_paired(kernel, qdq)]
         self.is_whole = all(kernel.integer for kernel in self.integer.kernels if kernel.node.op_type != "Identity")
 
     def codes(self, kernel: Kernel) -> np.ndarray:
         """Return a layer's weights as (groups, channels, K)."""
-        return to_matrix(kernel.node, self.integer.parts.weights[kernel.node.input[1]].values)
+        return to_matrix(kernel.node, self.integer.qdq.weights[kernel.node.input[1]].values)
 
     def levels(self, kernel: Kernel) -> int:
         """Return the largest integer that a layer's input can have: less than 255 behind a Clip that says so."""
-        parts = self.integer.parts
-        boundary = parts.edges[kernel.node.name, 0]
-        tensor, params = parts.tensor_of[boundary], parts.params[boundary]
-        makers = {output: node for node in parts.graph.node for output in node.output}
+        qdq = self.integer.qdq
+        boundary = qdq.edges[kernel.node.name, 0]
+        tensor, params = qdq.tensor_of[boundary], qdq.params[boundary]
+        makers = {output: node for node in qdq.graph.node for output in node.output}
         maker = makers.get(tensor)
         if maker is None or maker.op_type != "Clip":
             return 255
-        high = float(onnx.numpy_helper.to_array(parts.constants()[maker.input[2]]))
+        high = float(onnx.numpy_helper.to_array(qdq.constants()[maker.input[2]]))
         return min(255, int(np.rint(high / float(params.scale))) + int(params.zero_point))
 
     def largest_pair(self, kernel: Kernel, feed: np.ndarray) -> int:
-        """Return the largest sum of two neighbouring products, either sign, that a layer adds up for an input."""
-        name = self.names[self.integer.parts.edges[kernel.node.name, 0]]
+        """Return the largest sum of two neighboring products, either sign, that a layer adds up for an input."""
+        name = self.names[self.integer.qdq.edges[kernel.node.name, 0]]
         values = torch.from_numpy(self.session.run([name], {INPUT: feed})[0].astype(np.float32))
         codes = self.codes(kernel).astype(np.float32)
         groups, _, length = codes.shape
         if kernel.node.op_type == "Conv":
             attributes = {one.name: helper.get_attribute_value(one) for one in kernel.node.attribute}
-            shape = self.integer.parts.weights[kernel.node.input[1]].values.shape[2:]
+            shape = self.integer.qdq.weights[kernel.node.input[1]].values.shape[2:]
             pads = list(attributes.get("pads", [0, 0, 0, 0]))
-            zero = float(self.integer.parts.params[self.integer.parts.edges[kernel.node.name, 0]].zero_point)
+            zero = float(self.integer.qdq.params[self.integer.qdq.edges[kernel.node.name, 0]].zero_point)
             values = nn.functional.pad(values, (pads[1], pads[3], pads[0], pads[2]), value=zero)
             columns = nn.functional.unfold(values, shape, stride=tuple(attributes.get("strides", [1, 1])))
             places = int(np.prod(shape))
@@ -181,8 +181,8 @@ class File:
 
 def inputs_for(file: File, count: int, random: np.random.Generator) -> tuple[np.ndarray, int]:
     """Return inputs that try to break a file, and the largest pair of products that was found on the way."""
-    boundary = next(name for name, tensor in file.integer.parts.tensor_of.items() if tensor == INPUT)
-    params = file.integer.parts.params[boundary]
+    boundary = next(name for name, tensor in file.integer.qdq.tensor_of.items() if tensor == INPUT)
+    params = file.integer.qdq.params[boundary]
     low = -float(params.zero_point) * float(params.scale)
     high = (255 - float(params.zero_point)) * float(params.scale)
     shape = (3, SIZE, SIZE)
@@ -216,7 +216,7 @@ def _filters(file: File) -> list[np.ndarray]:
     if not file.paired:
         return []
     first = file.paired[0]
-    values = file.integer.parts.weights[first.node.input[1]].values
+    values = file.integer.qdq.weights[first.node.input[1]].values
     if values.ndim == 4 and values.shape[1] == 3:
         tall, wide = (-(-SIZE // size) for size in values.shape[2:])
         return [np.tile(channel, (1, tall, wide))[:, :SIZE, :SIZE] for channel in values]

@@ -2,7 +2,7 @@
 
 Every candidate's file of one network is loaded in one process, on one thread, and run in turns; the least CPU time
 counts, as a ratio to the float file. "integer" counts convolutions and linears in the graph that ONNX Runtime's
-optimiser leaves; "Q+DQ" are those left inside the graph.
+optimizer leaves; "Q+DQ" are those left inside the graph.
 
     python benchmarks/deploy/bench_int8.py [--only NET ...] [--rounds 60] [--fresh] [--json FILE]
 """
@@ -25,7 +25,7 @@ PACKAGES = ("torch", "onnx", "onnxruntime", "numpy")
 
 
 def judge(name: str, rounds: int, chosen: list[peers.Peer], *, keep: bool) -> dict[str, dict[str, Any]]:
-    """Quantise one network with every candidate, then race and read the files."""
+    """Quantize one network with every candidate, then race and read the files."""
     folder = cache.folder("int8", name)
     rows: dict[str, dict[str, Any]] = {FLOAT: {"file": str(folder / "float.onnx")}}
     rows |= files.candidates(name, folder, chosen, keep=keep)
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[*nets.TIMED, *nets.TOYS], default=list(nets.TIMED))
     parser.add_argument("--candidates", nargs="*", help="names; all unless told")
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--fresh", action="store_true", help="let the peers quantise again")
+    parser.add_argument("--fresh", action="store_true", help="let the peers quantize again")
     options = parser.parse_args()
     everyone = [peers.OURS, *peers.PEERS]
     session = report.Session("int8", parser, options)

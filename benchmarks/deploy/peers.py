@@ -13,12 +13,12 @@ import environments
 from environments import Environment, PeerError
 
 SCRIPTS = Path(__file__).resolve().parent / "peer_scripts"
-QUANTISE_SECONDS = 900
+QUANTIZE_SECONDS = 900
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A candidate: the script that quantises, where it runs, and its settings."""
+    """A candidate: the script that quantizes, where it runs, and its settings."""
 
     name: str
     script: str
@@ -42,8 +42,8 @@ OURS_CURED = Peer("edgeproof, cures", "ours.py", options={"cures": True})
 PEERS = (ORT, ORT_DEFAULT, NNCF, MODELOPT, TORCHAO)
 
 
-def quantise(peer: Peer, sources: dict[str, str], out: Path, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Let a candidate write a quantised file and return its figures; a failure is a figure too."""
+def quantize(peer: Peer, sources: dict[str, str], out: Path, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Let a candidate write a quantized file and return its figures; a failure is a figure too."""
     report, asked = out.with_suffix(".report.json"), out.with_suffix(".job.json")
     settings = {**peer.options, **options}
     asked.write_text(json.dumps({**sources, "out": str(out), "report": str(report), "options": settings}))
@@ -51,7 +51,7 @@ def quantise(peer: Peer, sources: dict[str, str], out: Path, **options: Any) -> 
     out.unlink(missing_ok=True)
     try:
         python = environments.python_of(peer.environment)
-        environments.run(peer.name, [str(python), str(SCRIPTS / peer.script), str(asked)], QUANTISE_SECONDS)
+        environments.run(peer.name, [str(python), str(SCRIPTS / peer.script), str(asked)], QUANTIZE_SECONDS)
     except PeerError as error:
         return {"failed": str(error)}
     figures: dict[str, Any] = json.loads(report.read_text())

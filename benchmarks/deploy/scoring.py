@@ -27,14 +27,14 @@ FLOAT = frozenset(("Conv", "FusedConv", "NhwcFusedConv", "ConvTranspose", "Gemm"
 _MOVERS = ("DequantizeLinear", "QuantizeLinear", "Transpose", "Reshape", "Cast")
 
 
-def session(path: Path, optimised: Path | None = None) -> onnxruntime.InferenceSession:
+def session(path: Path, optimized: Path | None = None) -> onnxruntime.InferenceSession:
     """Open a file on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    if optimised is not None:
-        options.optimized_model_filepath = str(optimised)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
@@ -100,11 +100,11 @@ class Coverage:
 
 
 def coverage(path: Path) -> Coverage:
-    """Read what ONNX Runtime's optimiser makes of a file."""
+    """Read what ONNX Runtime's optimizer makes of a file."""
     with tempfile.TemporaryDirectory() as folder:
-        optimised = Path(folder) / "optimised.onnx"
-        session(path, optimised)
-        graph = onnx.load(optimised, load_external_data=False).graph
+        optimized = Path(folder) / "optimized.onnx"
+        session(path, optimized)
+        graph = onnx.load(optimized, load_external_data=False).graph
     made_by = {output: node for node in graph.node for output in node.output}
     constants = {tensor.name for tensor in graph.initializer}
     inputs, results = {value.name for value in graph.input} - constants, {value.name for value in graph.output}

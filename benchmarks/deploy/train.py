@@ -32,7 +32,7 @@ def draw(
     """Draw a training batch."""
     count = BATCH // 2 if name == "segmentation" else BATCH
     picked = torch.randint(0, len(pictures), (count,), generator=generator, device=pictures.device)
-    inputs = data.normalise(pictures[picked])
+    inputs = data.normalize(pictures[picked])
     if name == "segmentation":
         return data.segmented(inputs, generator)
     return data.augment(inputs, generator), targets[picked]
@@ -44,7 +44,7 @@ def train(name: str, sheets: Path, device: str, seconds: float) -> nn.Module:
     pictures, targets = (tensor.to(device) for tensor in data.train_set(sheets))
     model = nets.TRAINED[name]().to(device)
     generator = torch.Generator(device).manual_seed(0)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=RATES[name], weight_decay=DECAY[name])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATES[name], weight_decay=DECAY[name])
     loss_of = nn.CrossEntropyLoss(label_smoothing=0.05)
     start = time.perf_counter()
     for step in itertools.count():
@@ -52,14 +52,14 @@ def train(name: str, sheets: Path, device: str, seconds: float) -> nn.Module:
         if done >= 1:
             break
         warm = min(1.0, step / 300)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = RATES[name] * warm * (0.5 + 0.5 * math.cos(math.pi * done)) + 1e-6
         inputs, wanted = draw(name, pictures, targets, generator)
         with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
             loss = loss_of(model(inputs), wanted)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         if step % 500 == 0:
             seen = step * len(inputs) / len(pictures)
             print(f"{name}: step {step}, {seen:.1f} epochs, loss {loss.item():.3f}, {done:.0%}", flush=True)
@@ -67,13 +67,13 @@ def train(name: str, sheets: Path, device: str, seconds: float) -> nn.Module:
 
 
 def score(name: str, model: nn.Module, sheets: Path, device: str) -> float:
-    """Return the share of test pictures, or of pixels, that are labelled right."""
+    """Return the share of test pictures, or of pixels, that are labeled right."""
     pictures, targets = data.test_set(sheets)
     right = total = 0
     generator = torch.Generator(device).manual_seed(1)
     with torch.no_grad():
         for inputs, wanted in zip(torch.split(pictures, 500), torch.split(targets, 500), strict=True):
-            batch, classes = data.normalise(inputs.to(device)), wanted.to(device)
+            batch, classes = data.normalize(inputs.to(device)), wanted.to(device)
             if name == "segmentation":
                 batch, classes = data.segmented(batch, generator)
             right += int((model(batch).argmax(1) == classes).sum())

@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from embedl_hub.comparison import Verdict, gate
+from embedl_hub.comparison import Decision, gate
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import ONNXRuntimeCompiledModel, ONNXRuntimeCompiler
 from embedl_hub.core.device import Device, ONNXRuntimeConfig
@@ -114,7 +114,7 @@ class Tally:
     """What was said, by whom, in all trials of a kind."""
 
     trials: int = 0
-    said: dict[str, int] = field(default_factory=lambda: {str(verdict): 0 for verdict in Verdict})
+    said: dict[str, int] = field(default_factory=lambda: {str(verdict): 0 for verdict in Decision})
     fixed_limit: int = 0
     t_test: int = 0
     turns: list[int] = field(default_factory=list)
@@ -140,7 +140,7 @@ def one_trial(bench: Bench, candidate_name: str, tally: Tally) -> None:
     baseline, candidate = bench.profile("base"), bench.profile(candidate_name)
     result = gate(candidate, baseline, tolerance=TOLERANCE, measure_again=bench.again)
     tally.trials += 1
-    tally.said[result.verdict] += 1
+    tally.said[result.decision] += 1
     tally.turns.append(len(result.pairs))
     first = _median(candidate) / _median(baseline)
     tally.first_looks.append(round(first, 4))

@@ -70,7 +70,7 @@ print(json.dumps(times))
 READ_OURS = """\
 import json, sys, time
 from pathlib import Path
-from embedl_onnxruntime.trace import read_trace
+from embedl_onnxruntime.profile import read_trace
 start = time.perf_counter()
 trace = read_trace(Path(sys.argv[1]))
 took = time.perf_counter() - start

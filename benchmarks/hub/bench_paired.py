@@ -30,12 +30,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from embedl_device.statistics import Ratio, paired_ratio
 from embedl_hub.comparison import compare
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.device import Device, ONNXRuntimeConfig
 from embedl_hub.core.profile import ONNXRuntimePairedProfiler, ONNXRuntimeProfiler
-from embedl_hub.ratios import Ratio, paired_ratio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -127,7 +127,7 @@ def measure_ranking(
     seen = []
     for _ in range(repeats):
         ranking = ONNXRuntimePairedProfiler().run(ctx, models, samples=samples).ranking
-        seen.append([(each.number, each.is_told_apart) for each in ranking])
+        seen.append([(each.number, each.is_significant) for each in ranking])
     return seen
 
 

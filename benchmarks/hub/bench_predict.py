@@ -29,8 +29,9 @@ from torch import nn
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.device import Device, ONNXRuntimeConfig
-from embedl_hub.onnxruntime.place import place_of
-from embedl_hub.onnxruntime.predicting import predict
+from embedl_hub.machine.machine import open_machine
+from embedl_hub.toolchains.onnxruntime.config import EmbedlONNXRuntimeConfig
+from embedl_hub.toolchains.onnxruntime.predict import predict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from deploy import nets
@@ -127,7 +128,7 @@ def one(ctx: HubContext, name: str, folder: Path, seconds: float) -> dict[str, A
     """Predict, compile and measure a network."""
     path, shape = export(name, folder), NETWORKS[name][1]
     started = _processor_time()
-    with place_of(ctx, "here", ONNXRuntimeCompiler) as place:
+    with open_machine(ctx, "here", ONNXRuntimeCompiler, ONNXRuntimeConfig, EmbedlONNXRuntimeConfig) as place:
         told = predict(ctx, place, path)
     took = _processor_time() - started
     data = {"x": np.random.default_rng(1).normal(size=(2, *shape)).astype(np.float32)}
@@ -189,7 +190,7 @@ def main() -> None:
     ):
         folder = Path(name)
         started = _processor_time()
-        with place_of(ctx, "here", ONNXRuntimeCompiler) as place:
+        with open_machine(ctx, "here", ONNXRuntimeCompiler, ONNXRuntimeConfig, EmbedlONNXRuntimeConfig) as place:
             first = predict(ctx, place, export("perceptron", folder))
         data: dict[str, Any] = {
             "family": first.family,

@@ -2,7 +2,7 @@
 
 The same 100,000 runs with 10 parameters, 10 metrics and a tag each, in our store and in MLflow 3 on SQLite, asked the
 same questions in turns, each side in a process of its own that times itself. Ours are written through the store; those
-of MLflow by SQL, as its own calls would take hours, and then analysed, which favours it. Every answer is compared: both
+of MLflow by SQL, as its own calls would take hours, and then analyzed, which favors it. Every answer is compared: both
 sides must name the same runs in the same order.
 
     python benchmarks/hub/bench_query.py [--without-peers] [--runs N] [--json FILE]

@@ -29,8 +29,8 @@ from embedl_hub.core import HubContext
 from embedl_hub.core.compile import TFLiteCompiler
 from embedl_hub.core.device import Device, LiteRTConfig
 from embedl_hub.core.profile import TFLiteProfiler
-from embedl_hub.tflite.environment import CACHE_VARIABLE, cache_dir, need_environment
-from embedl_hub.toolchain.model import fix_input_shape, inputs_of, read_model
+from embedl_hub.models.onnx_file import fix_input_shape, inputs_of, read_model
+from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE, cache_dir, need_environment
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))

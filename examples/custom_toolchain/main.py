@@ -193,7 +193,7 @@ def run_all(model_path: Path, devices: list[Device], home: Path | None = None) -
 
 
 def make_model(folder: Path) -> Path:
-    """Write a model file to work on: a few layers of quantised weights."""
+    """Write a model file to work on: a few layers of quantized weights."""
     rows = b"".join(bytes((row * column) % 61 for column in range(512)) for row in range(2048))
     path = folder / "weights.bin"
     path.write_bytes(rows)

@@ -1,4 +1,4 @@
-"""Deploy's part: transform, quantise, export and check, each step a run that begins with what the last one made."""
+"""Deploy's part: transform, quantize, export and check, each step a run that begins with what the last one made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embedl_deploy import transform
 from embedl_deploy.dialect import check, dialect_for
 from embedl_deploy.export import export_onnx, verify
 from embedl_deploy.onnxruntime import ONNXRUNTIME
-from embedl_deploy.quantize import quantize, report_of
+from embedl_deploy.quantize import quantization_of, quantize
 from embedl_deploy.tensorrt import TENSORRT
 from embedl_hub.core.component import RunType
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INPUT, OUTPUT = "image", "scores"
 VERIFIED = 16
-"""Test digits on which every quantised boundary is judged; the whole test set goes through the compiled files."""
+"""Test digits on which every quantized boundary is judged; the whole test set goes through the compiled files."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Built:
     Attributes:
         fused: The transformed network and its report.
         float_model: The transformed network as a run kept it.
-        simulated: The network with quantise/dequantise pairs, in PyTorch.
+        simulated: The network with quantize/dequantize pairs, in PyTorch.
         file: Its ONNX file.
         contract: Which kernel each operator of the file lands in.
         verification: The file against the models it came from, boundary by boundary.
@@ -77,7 +77,7 @@ def keep(ctx: HubContext, model: nn.Module, path: Path, name: str) -> LoggedArti
 def build(
     ctx: HubContext, model: nn.Module, weights: LoggedArtifact, digits: Digits, target: Target, folder: Path
 ) -> Built:
-    """Transform, quantise, export and check a model for one target."""
+    """Transform, quantize, export and check a model for one target."""
     example = (digits.train_images[:1],)
     with ctx.client.start_run(RunType.CUSTOM, f"transform for {target.name}") as run:
         run.log_artifact(weights, name="input")
@@ -86,13 +86,13 @@ def build(
         run.log_param("refusals", len(fused.report.refusals))
         run.log_artifact(fused.report.save_html(folder / f"transform-{target.name}.html"), name="report")
         float_model = keep(ctx, fused.model, folder / f"transformed-{target.name}.pt", "model")
-    with ctx.client.start_run(RunType.CUSTOM, f"quantise for {target.name}") as run:
+    with ctx.client.start_run(RunType.CUSTOM, f"quantize for {target.name}") as run:
         run.log_artifact(float_model, name="input")
         batches = digits.calibration()
         simulated = quantize(fused.model, example, forward_loop=batches, backend=target.backend)
         run.log_param("calibration_samples", sum(len(batch) for batch in batches))
-        run.log_param("quantized_layers", len(report_of(simulated).placement.quantized))
-        kept = keep(ctx, simulated, folder / f"quantised-{target.name}.pt", "model")
+        run.log_param("quantized_layers", len(quantization_of(simulated).placement.quantized))
+        kept = keep(ctx, simulated, folder / f"quantized-{target.name}.pt", "model")
     with ctx.client.start_run(RunType.CUSTOM, f"export INT8 for {target.name}") as run:
         run.log_artifact(kept, name="input")
         run.log_param("dialect", target.dialect)

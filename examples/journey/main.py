@@ -42,7 +42,7 @@ HERE, RTX = "this machine", "TensorRT-RTX"
 UNPROVED = 3
 """The exit code when a file does not compute what was simulated."""
 HONEST = (
-    "MNIST proves nothing about a quantiser: such networks lose hardly anything under any INT8 scheme. "
+    "MNIST proves nothing about a quantizer: such networks lose hardly anything under any INT8 scheme. "
     "For accuracy that tells methods apart see the CIFAR-10 table in docs/reference/figures.md."
 )
 
@@ -140,7 +140,7 @@ class Journey:
 
         found = []
         for target in targets():
-            self.clock.say(f"Transforming, quantising, exporting and checking for {target.name}")
+            self.clock.say(f"Transforming, quantizing, exporting and checking for {target.name}")
             found.append(build(self.ctx, model, weights, digits, target, self.folder))
         return found[0], found[1]
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from building import Built
     from measuring import Measured
 
+    from embedl_device.statistics import Ratio
     from embedl_hub.core.invoke import Parity
-    from embedl_hub.ratios import Ratio
 
 TITLES = ("PyTorch", "ONNX Runtime", "ONNX Runtime INT8", "TensorRT INT8")
 NONE = "-"

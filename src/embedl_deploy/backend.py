@@ -3,44 +3,22 @@
 The active backend and the cache of what is installed are the only state, and `reset_backends` forgets both.
 """
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 
-from embedl_deploy.errors import BackendSelectionError, PatternError, UnknownBackendError, known
+from embedl_deploy._extras import Registry
+from embedl_deploy.errors import BackendSelectionError, PatternError, UnknownBackendError, quoted_list
 from embedl_deploy.pattern import Pattern, Phase, is_pattern
 
-__all__ = [
-    "Backend",
-    "BackendWarning",
-    "discover_backends",
-    "get_backend",
-    "reset_backends",
-    "set_backend",
-]
+__all__ = ["Backend", "discover_backends", "get_backend", "register_backend", "reset_backends", "set_backend"]
 
-ENTRY_POINT_GROUP = "embedl_deploy.backends"
-_FIELDS = {
-    "conversion_patterns": Phase.CONVERSION,
-    "fusion_patterns": Phase.FUSION,
-    "smooth_patterns": Phase.SMOOTH,
-    "quantized_patterns": Phase.QUANTIZED,
-}
-
-
-class BackendWarning(UserWarning):
-    """An installed backend could not be loaded; the others still work."""
+_FIELDS = {f"{phase.value}_patterns": phase for phase in Phase}
 
 
 @dataclass(frozen=True)
 class Backend:
     """The pattern classes a target wants, one list per stage of the pipeline.
-
-    Attributes:
-        symmetric_activations: The target wants zero in the middle of every range, unless the user says otherwise.
-        integer_kernels: The target sums codes and rounds a bias to their grid; eval mode then computes the same.
 
     Raises:
         PatternError: A pattern's phase does not fit the list it stands in.
@@ -51,7 +29,9 @@ class Backend:
     fusion_patterns: Sequence[type[Pattern]] = ()
     smooth_patterns: Sequence[type[Pattern]] = ()
     quantized_patterns: Sequence[type[Pattern]] = ()
+    # The target wants zero in the middle of every range, unless the user says otherwise
     symmetric_activations: bool = True
+    # The target sums codes and rounds a bias to their grid; eval mode then computes the same
     integer_kernels: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +49,6 @@ class Backend:
 
 
 def _check_phase(pattern: object, field: str, phase: Phase, backend: str) -> None:
-    """Raise unless `pattern` is a pattern class of this phase."""
     if not is_pattern(pattern):
         raise PatternError(
             f"backend '{backend}', {field}: {pattern!r} is not a pattern class; list classes, not instances."
@@ -84,43 +63,21 @@ def _check_phase(pattern: object, field: str, phase: Phase, backend: str) -> Non
         )
 
 
-@dataclass
-class _State:
-    """What `reset_backends` forgets."""
-
-    active: Backend | None = None
-    found: list[Backend] | None = None
-    broken: dict[str, str] | None = None
-
-
-_state = _State()
+_registry = Registry("embedl_deploy.backends", Backend)
+_active: list[Backend] = []
 
 
 def discover_backends() -> list[Backend]:
-    """Return the installed backends, by name; found once and remembered.
+    """Return the installed and the registered backends, by name; found once and remembered.
 
-    A backend that fails to import is left out with a `BackendWarning`, and later errors name it again.
+    A backend that fails to import is left out with a `PluginWarning`, and later errors name it again.
     """
-    if _state.found is None:
-        found: dict[str, Backend] = {}
-        broken: dict[str, str] = {}
-        for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
-            try:
-                loaded = point.load()
-            except Exception as exc:  # noqa: BLE001 (a third party's import may raise anything)
-                broken[point.name] = f"{type(exc).__name__}: {exc}"
-                continue
-            if not isinstance(loaded, Backend):
-                broken[point.name] = f"its entry point '{point.value}' is a {type(loaded).__name__}, not a Backend"
-                continue
-            found[loaded.name] = loaded
-        _state.found = [found[name] for name in sorted(found)]
-        _state.broken = broken
-        for name, reason in broken.items():
-            warnings.warn(
-                f"backend '{name}' could not be loaded and is left out: {reason}", BackendWarning, stacklevel=2
-            )
-    return list(_state.found)
+    return list(_registry.all().values())
+
+
+def register_backend(backend: Backend) -> None:
+    """Make a backend of your own known by its name, in this process; a package does it by entry point."""
+    _registry.add(backend.name, backend)
 
 
 def set_backend(name: str) -> None:
@@ -129,19 +86,20 @@ def set_backend(name: str) -> None:
     Raises:
         UnknownBackendError: No installed backend has this name.
     """
-    _state.active = _installed(name)
+    _active[:] = [_installed(name)]
 
 
 def _installed(name: str) -> Backend:
-    """Return the installed backend of a name."""
-    for backend in discover_backends():
-        if backend.name == name:
-            return backend
-    installed = [backend.name for backend in discover_backends()]
+    found = _registry.all()
+    if name in found:
+        return found[name]
+    installed = list(found)
     hint = "Backends are packages: pip install edgeproof-deploy-tensorrt, for example."
     if close := get_close_matches(str(name).lower(), installed, n=1):
         hint = f"Did you mean '{close[0]}'?"
-    raise UnknownBackendError(f"no backend is called '{name}'; installed: {known(installed)}.{_losses()} {hint}")
+    raise UnknownBackendError(
+        f"no backend is called '{name}'; installed: {quoted_list(installed)}.{_broken_backends()} {hint}"
+    )
 
 
 def get_backend(choice: Backend | str | None = None) -> Backend:
@@ -155,30 +113,30 @@ def get_backend(choice: Backend | str | None = None) -> Backend:
         return choice
     if choice is not None:
         return _installed(choice)
-    if _state.active is not None:
-        return _state.active
+    if _active:
+        return _active[0]
     found = discover_backends()
     if len(found) == 1:
         return found[0]
     if not found:
         raise BackendSelectionError(
-            f"no backend is installed.{_losses()} Install one (pip install edgeproof-deploy-tensorrt) "
+            f"no backend is installed.{_broken_backends()} Install one (pip install edgeproof-deploy-tensorrt) "
             f"or give the patterns: transform(model, args, patterns=[...])."
         )
     names = [backend.name for backend in found]
     raise BackendSelectionError(
-        f"several backends are installed ({known(names)}) and none is chosen; call set_backend('{names[0]}') "
-        f"or another of them first, or give the patterns: transform(model, args, patterns=[...])."
+        f"several backends are installed ({quoted_list(names)}) and none is chosen; name a target or a backend "
+        f"(--target, --backend), or choose one for every call: set_backend('{names[0]}')."
     )
 
 
 def reset_backends() -> None:
-    """Forget the active backend and what was discovered."""
-    _state.active = _state.found = _state.broken = None
+    """Forget the active backend, what was discovered and what was registered."""
+    _active.clear()
+    _registry.clear()
 
 
-def _losses() -> str:
-    """Name the backends that were installed but did not load."""
+def _broken_backends() -> str:
     return "".join(
-        f" Backend '{name}' is installed but did not load ({why})." for name, why in (_state.broken or {}).items()
+        f" Backend '{name}' is installed but did not load ({why})." for name, why in _registry.broken.items()
     )

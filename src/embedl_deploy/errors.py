@@ -1,19 +1,5 @@
 """Every error deploy raises for something a user can act on.
 
-DeployError
-├─ UnknownBackendError (ValueError)      set_backend: no installed backend has this name
-├─ BackendSelectionError (RuntimeError)  get_backend: none installed, or several and none chosen
-├─ PatternError (ValueError)             a pattern is declared wrongly or stands in the wrong place
-├─ TraceError                            the model could not be turned into a graph
-├─ InputError (ValueError)               the example inputs do not fit the model
-├─ PlanError                             no plan can be made, or a plan is used wrongly
-├─ QuantizationError (ValueError)        a choice about quantisation that cannot be met
-├─ CalibrationError                      the calibration data is missing or unusable
-├─ ExportError                           the model cannot be written as ONNX
-├─ DialectError (ValueError)             a dialect is unknown or cannot express what a file says
-├─ ModelFileError (ValueError)           a file is no ONNX model, or one that cannot be worked on
-└─ MissingExtraError (ImportError)       a package of an extra is not installed
-
 A rewrite that is not done is no error: it is a `Refusal` with its reason in the plan and the report.
 Anything else that escapes is a bug of ours and keeps its traceback.
 """
@@ -31,20 +17,32 @@ __all__ = [
     "ModelFileError",
     "PatternError",
     "PlanError",
+    "PluginWarning",
     "QuantizationError",
+    "TargetError",
     "TraceError",
     "UnknownBackendError",
-    "known",
+    "first_line",
+    "quoted_list",
 ]
 
 
-def known(names: Iterable[object]) -> str:
+def quoted_list(names: Iterable[object]) -> str:
     """List names for a message: sorted, quoted, or the word "none"."""
     return ", ".join(sorted(repr(str(name)) for name in names)) or "none"
 
 
+def first_line(exc: BaseException) -> str:
+    """Return the first line of an exception's text, its class where it has none."""
+    return next((line.strip() for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
+
+
 class DeployError(Exception):
     """Root of everything a user can act on."""
+
+
+class PluginWarning(UserWarning):
+    """A backend, dialect or target of an installed package could not be loaded; the others still work."""
 
 
 class UnknownBackendError(DeployError, ValueError):
@@ -81,6 +79,10 @@ class PlanError(DeployError):
     """No plan can be made, or a plan is used wrongly."""
 
 
+class TargetError(DeployError, ValueError):
+    """A target is unknown, or named beside what it names itself."""
+
+
 class DialectError(DeployError, ValueError):
     """A dialect is unknown, or cannot express what a file says.
 
@@ -112,7 +114,7 @@ class MissingExtraError(DeployError, ImportError):
 
 
 class QuantizationError(DeployError, ValueError):
-    """A choice about quantisation that cannot be met."""
+    """A choice about quantization that cannot be met."""
 
 
 class CalibrationError(DeployError):

@@ -16,15 +16,16 @@ This module matches nothing and edits nothing; it is the vocabulary.
 """
 
 import enum
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar, overload
 
 import torch
 from torch import nn
 
-from embedl_deploy.errors import PatternError, known
+from embedl_deploy.errors import PatternError, quoted_list
 
 if TYPE_CHECKING:
     from torch import fx
@@ -35,6 +36,7 @@ __all__ = [
     "Chain",
     "Expand",
     "Fork",
+    "FusionPattern",
     "Kind",
     "Match",
     "Maybe",
@@ -56,6 +58,7 @@ __all__ = [
 
 Kind = type[nn.Module] | Callable[..., object] | str
 Shape = tuple[int, ...]
+_Module = TypeVar("_Module", bound=nn.Module)
 
 ELEMENTWISE: tuple[type[nn.Module], ...] = (
     nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout,
@@ -75,7 +78,7 @@ class Phase(enum.Enum):
 
 
 class Point(enum.Enum):
-    """A place where a quantised pattern carries a quantise/dequantise pair."""
+    """A place where a quantized pattern carries a quantize/dequantize pair."""
 
     INPUT = "input"
     RESIDUAL_INPUT = "residual input"
@@ -85,11 +88,11 @@ class Point(enum.Enum):
 
 
 class When(enum.Enum):
-    """What must be quantised around a layer before it is quantised itself."""
+    """What must be quantized around a layer before it is quantized itself."""
 
     ALWAYS = "always"
-    INPUTS = "every input is quantised"
-    OUTPUT = "a reader quantises the result"
+    INPUTS = "every input is quantized"
+    OUTPUT = "a reader quantizes the result"
 
 
 @dataclass(frozen=True)
@@ -97,14 +100,12 @@ class Refusal:
     """Why a match is not used.
 
     A pattern author gives the reason; the plan adds which pattern and where.
-
-    Attributes:
-        informative: `False` keeps it out of reports: the nodes fit the tree but nobody would expect the rewrite there.
     """
 
     reason: str
     pattern: str = ""
     place: str = ""
+    # `False` keeps it out of reports: the nodes fit the tree but nobody would expect the rewrite there
     informative: bool = True
 
     def __str__(self) -> str:
@@ -219,19 +220,13 @@ class View(ABC):
 
 @dataclass(frozen=True)
 class Match:
-    """Nodes that a pattern's tree fits.
+    """Nodes that a pattern's tree fits."""
 
-    Attributes:
-        ops: Members by the names of their `Op` in the tree, in the order of the data.
-        inputs: Values that enter the match, in the order of the tree; `replace`'s module is called with these.
-        names: The names among `inputs` that the tree gives (`Value`), as positions.
-        output: The member whose value leaves the match.
-    """
-
-    ops: Mapping[str, "fx.Node"]
+    ops: Mapping[str, "fx.Node"]  # members by the names of their `Op` in the tree, in the order of the data
+    # Values that enter the match, in the order of the tree; `replace`'s module is called with these
     inputs: tuple["fx.Node", ...]
-    names: Mapping[str, int]
-    output: "fx.Node"
+    names: Mapping[str, int]  # the names among `inputs` that the tree gives (`Value`), as positions
+    output: "fx.Node"  # the member whose value leaves the match
     view: View = field(repr=False, compare=False)
 
     def __contains__(self, name: object) -> bool:
@@ -245,13 +240,19 @@ class Match:
         """
         if name not in self.ops:
             raise PatternError(
-                f"this match at '{self.place}' has no member '{name}'; it has: {known(self.ops)}. "
+                f"this match at '{self.place}' has no member '{name}'; it has: {quoted_list(self.ops)}. "
                 f"A member that a Maybe may leave out is asked for with module_or_none('{name}')."
             )
         return self.ops[name]
 
-    def module(self, name: str) -> nn.Module:
-        """Return the module of a member.
+    @overload
+    def module(self, name: str) -> nn.Module: ...
+
+    @overload
+    def module(self, name: str, kind: type[_Module]) -> _Module: ...
+
+    def module(self, name: str, kind: type[nn.Module] = nn.Module) -> nn.Module:
+        """Return the module of a member; `kind` is what the tree says it is, for type checkers.
 
         Raises:
             PatternError: There is no such member, or it calls a function, so there is no module.
@@ -261,6 +262,7 @@ class Match:
             raise PatternError(
                 f"'{name}' is a call of a function at '{self.place}', not of a module; use node('{name}')."
             )
+        assert isinstance(found, kind)
         return found
 
     def module_or_none(self, name: str) -> nn.Module | None:
@@ -270,7 +272,7 @@ class Match:
     def input(self, name: str) -> "fx.Node":
         """Return the input that the tree names with `Value`."""
         if name not in self.names:
-            raise PatternError(f"the tree names no input '{name}'; it names: {known(self.names)}.")
+            raise PatternError(f"the tree names no input '{name}'; it names: {quoted_list(self.names)}.")
         return self.inputs[self.names[name]]
 
     def shape(self, value: "str | fx.Node") -> Shape | None:
@@ -303,14 +305,10 @@ class Match:
 
 @dataclass(frozen=True)
 class Call:
-    """Put one module in place, called with some of the match's inputs.
+    """Put one module in place, called with some of the match's inputs."""
 
-    Attributes:
-        module: What is called.
-        inputs: Positions among the match's inputs, `None` for an argument left out; all of them, in order, when `None`.
-    """
-
-    module: nn.Module
+    module: nn.Module  # what is called
+    # Positions among the match's inputs, `None` for an argument left out; all of them, in order, when `None`
     inputs: tuple[int | None, ...] | None = None
 
     def select(self, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -325,11 +323,9 @@ class Expand(Call):
     """Put the module's own steps into the graph, so that other patterns can match them.
 
     Its forward must be traceable by torch.fx.
-
-    Attributes:
-        key: Modules of one type with equal keys have the same steps and are traced once; `None` traces each.
     """
 
+    # Modules of one type with equal keys have the same steps and are traced once; `None` traces each
     key: Hashable = None
 
 
@@ -349,24 +345,16 @@ def is_pattern(candidate: object) -> "TypeGuard[type[Pattern]]":
 
 
 class Pattern:
-    """Base of every pattern; never instantiated by users, the pipeline does.
+    """Base of every pattern; never instantiated by users, the pipeline does."""
 
-    Attributes:
-        phase: The stage it belongs to.
-        tree: What it matches.
-        needs_shapes: It can only decide with example inputs; without them every match is refused, saying so.
-        lossy: It changes results; off unless ``allow_lossy=True``.
-        qdq_points: Where quantise/dequantise pairs go; empty means: not quantised.
-        qdq_when: What must be quantised around it first.
-        one_scale: Its inputs and its output have one scale, because the target only moves the numbers.
-    """
-
-    phase: ClassVar[Phase]
-    tree: ClassVar[Part]
+    phase: ClassVar[Phase]  # the stage it belongs to
+    tree: ClassVar[Part]  # what it matches
+    # It can only decide with example inputs; without them every match is refused, saying so
     needs_shapes: ClassVar[bool] = False
-    lossy: ClassVar[bool] = False
-    qdq_points: ClassVar[Sequence[Point]] = ()
-    qdq_when: ClassVar[When] = When.ALWAYS
+    lossy: ClassVar[bool] = False  # it changes results; off unless ``allow_lossy=True``
+    qdq_points: ClassVar[Sequence[Point]] = ()  # where quantize/dequantize pairs go; empty means: not quantized
+    qdq_when: ClassVar[When] = When.ALWAYS  # what must be quantized around it first
+    # Its inputs and its output have one scale, because the target only moves the numbers
     one_scale: ClassVar[bool] = False
 
     def check(self, match: Match) -> Refusal | None:  # noqa: ARG002 (subclasses use it)
@@ -376,3 +364,18 @@ class Pattern:
     def replace(self, match: Match) -> Replacement:
         """Return what takes the match's place."""
         raise PatternError(f"{type(self).__name__} matches at '{match.place}' and has no replace; write one.")
+
+
+class FusionPattern(Pattern):
+    """A fusion that holds members of the match in one module."""
+
+    phase = Phase.FUSION
+    fused: ClassVar[type[nn.Module]]  # the module
+    # The names of its arguments in the tree, in order, where they differ from its parameters' names; `None` is given
+    # for one that a `Maybe` left out
+    members: ClassVar[Sequence[str]] = ()
+
+    def replace(self, match: Match) -> Replacement:
+        """Hold the members in one module."""
+        names = self.members or inspect.signature(self.fused).parameters
+        return self.fused(*(match.module_or_none(name) for name in names))

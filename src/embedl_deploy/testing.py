@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from embedl_deploy._pipeline import TransformResult, transform
-from embedl_deploy._proof import compare
+from embedl_deploy._graph.proof import compare
+from embedl_deploy._transform.pipeline import TransformResult, transform
 from embedl_deploy.backend import Backend
 from embedl_deploy.pattern import Pattern
 

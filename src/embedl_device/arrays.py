@@ -1,16 +1,17 @@
-"""Arrays in and out of files. Nothing is ever unpickled, and any tensor name is a valid key."""
+"""Data in and out of files, checked against a model's tensors, run in batches. Nothing is ever unpickled."""
 
 from __future__ import annotations
 
 import zipfile
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 import numpy as np
 
 from embedl_device.errors import BoardError
 
 Arrays = Dict[str, np.ndarray]
+Dimension = Union[int, str, None]
 
 
 def load_samples(folder: Path) -> List[Tuple[str, Arrays]]:
@@ -57,3 +58,119 @@ def _load(path: Path) -> np.ndarray:
     except (OSError, ValueError) as error:
         raise BoardError("{} cannot be read as .npy: {}.".format(path, error)) from error
     return np.asarray(array)
+
+
+class Tensor(NamedTuple):
+    """An input or output of a model, as its runtime declares it."""
+
+    name: str
+    dtype: str
+    shape: Tuple[Dimension, ...]
+
+    def text(self) -> str:
+        """Return it as a user would write it."""
+        return "{} {}[{}]".format(self.name, self.dtype, ", ".join(str(size) for size in self.shape))
+
+
+def check_feed(inputs: Sequence[Tensor], feed: Arrays) -> None:
+    """Refuse names, types and shapes that do not fit, all at once and before anything runs."""
+    known = {tensor.name: tensor for tensor in inputs}
+    faults = ["{!r} is not an input".format(name) for name in feed if name not in known]
+    faults += ["{!r} is missing".format(name) for name in known if name not in feed]
+    for name, array in feed.items():
+        if name not in known:
+            continue
+        tensor = known[name]
+        is_text = tensor.dtype == "string" and array.dtype.kind in "UO"
+        if tensor.dtype != array.dtype.name and not is_text:
+            faults.append("{!r} is {}, the model takes {}".format(name, array.dtype.name, tensor.dtype))
+        fits = len(array.shape) == len(tensor.shape) and all(
+            not isinstance(size, int) or size == given for size, given in zip(tensor.shape, array.shape)
+        )
+        if not fits:
+            faults.append("{!r} has shape {}, the model takes {}".format(name, list(array.shape), list(tensor.shape)))
+    if faults:
+        raise BoardError(
+            "The data does not fit the model: {}. Its inputs: {}.".format(
+                "; ".join(faults), "; ".join(tensor.text() for tensor in inputs)
+            )
+        )
+
+
+def made_up_feed(inputs: Sequence[Tensor], shapes: Dict[str, Tuple[int, ...]]) -> Arrays:
+    """Return data of the right types and shapes: normal numbers for floats, ones for the rest."""
+    unknown = set(shapes) - {tensor.name for tensor in inputs}
+    if unknown:
+        raise BoardError(
+            "A shape is given for {}, but the inputs are: {}.".format(
+                ", ".join(sorted(unknown)), "; ".join(tensor.text() for tensor in inputs)
+            )
+        )
+    generator = np.random.RandomState(0)
+    feed = {}
+    for tensor in inputs:
+        shape = shapes.get(tensor.name, tensor.shape)
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise BoardError(
+                "Input {} has no fixed shape. Give one: --shape '{}={}'.".format(
+                    tensor.text(), tensor.name, ",".join(str(size) if isinstance(size, int) else "1" for size in shape)
+                )
+            )
+        sizes = tuple(int(size) for size in shape if size is not None)
+        if tensor.dtype.startswith("float"):
+            feed[tensor.name] = generator.standard_normal(sizes).astype(tensor.dtype)
+        elif tensor.dtype == "string":
+            feed[tensor.name] = np.full(sizes, "", dtype=object)
+        else:
+            feed[tensor.name] = np.ones(sizes, dtype=tensor.dtype)
+    return feed
+
+
+class Model(Protocol):
+    """A loaded model, whatever runs it."""
+
+    @property
+    def inputs(self) -> List[Tensor]:
+        """Its inputs."""
+        ...
+
+    def run(self, feed: Arrays) -> Arrays:
+        """Run it once."""
+        ...
+
+
+def infer(model: Model, feed: Arrays) -> Arrays:
+    """Run a model; a batch larger than its fixed one goes through in pieces and comes back whole."""
+    pieces = _pieces(model, feed)
+    if pieces is None:
+        check_feed(model.inputs, feed)
+        return model.run(feed)
+    parts = []
+    for at in range(pieces):
+        part = {}
+        for tensor in model.inputs:
+            array = feed[tensor.name]
+            size = array.shape[0] // pieces
+            part[tensor.name] = array[at * size : (at + 1) * size]
+        check_feed(model.inputs, part)
+        parts.append(model.run(part))
+    return {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
+
+
+def _pieces(model: Model, feed: Arrays) -> Optional[int]:
+    """Return into how many pieces the data must go, or None when it fits or cannot be made to."""
+    counts = set()
+    for tensor in model.inputs:
+        array = feed.get(tensor.name)
+        if array is None or array.ndim != len(tensor.shape) or not array.ndim or not isinstance(tensor.shape[0], int):
+            return None
+        if tensor.shape[0] < 1 or array.shape[0] % tensor.shape[0]:
+            return None
+        counts.add(array.shape[0] // tensor.shape[0])
+    return counts.pop() if len(counts) == 1 and max(counts) > 1 else None
+
+
+def _joined(name: str, parts: "list[np.ndarray]") -> np.ndarray:
+    if any(part.ndim == 0 for part in parts):
+        raise BoardError("Output {!r} has no batch axis; give the model one batch at a time.".format(name))
+    return np.concatenate(parts, axis=0)

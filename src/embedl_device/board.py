@@ -20,23 +20,17 @@ _NEEDS = {
 
 
 def describe(sysfs: Path = SYSFS, proc: Path = PROC, cpuid: Optional[Mapping[str, bool]] = None) -> Dict[str, Any]:
-    """Return what does not change during a measurement.
-
-    Args:
-        sysfs: Where the system's tree of devices is.
-        proc: Where its tables are.
-        cpuid: What the processor says of itself; numpy's table when not given.
-    """
+    """Return what does not change during a measurement; ``cpuid`` is numpy's table when not given."""
     return {
         "system": platform.platform(),
         "architecture": platform.machine(),
         "python": platform.python_version(),
         "model": _read(proc / "device-tree" / "model"),
-        "cpu": _cpu_name(proc),
+        "cpu": _cpu_line(proc, ("model name", "Model", "Hardware")),
         "cores_online": os.cpu_count(),
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cpu_features": _cpu_features(proc, _cpuid() if cpuid is None else cpuid),
-        "memory_bytes": _memory_total(proc),
+        "memory_bytes": _bytes(proc / "meminfo", "MemTotal:"),
         "max_clock_mhz": _clocks(sysfs, "cpuinfo_max_freq"),
     }
 
@@ -55,33 +49,30 @@ def state(sysfs: Path = SYSFS, proc: Path = PROC) -> Dict[str, Any]:
 
 def throttling_between(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:
     """Return what the board's own counters and limits say happened; a lower clock alone is no throttling."""
-    found = []
     counts_before, counts_after = before.get("throttle_counts") or {}, after.get("throttle_counts") or {}
-    for name, count in counts_after.items():
-        if count > counts_before.get(name, count):
-            found.append("{} rose from {} to {}".format(name, counts_before[name], count))
+    found = [
+        "{} rose from {} to {}".format(name, counts_before[name], count)
+        for name, count in counts_after.items()
+        if count > counts_before.get(name, count)
+    ]
     limits_before, limits_after = before.get("clock_limit_mhz"), after.get("clock_limit_mhz")
     if limits_before and limits_after and max(limits_after) < max(limits_before):
         found.append("the clock limit fell from {:.0f} to {:.0f} MHz".format(max(limits_before), max(limits_after)))
     return found
 
 
-def unreadable_in(one_state: Dict[str, Any]) -> List[str]:
+def unreadable_in(sensors: Dict[str, Any]) -> List[str]:
     """Return which sensors gave nothing."""
-    names = {
-        "governor": "governor",
-        "clock_mhz": "clocks",
-        "temperature_c": "temperature",
-        "throttle_counts": "throttling",
-    }
-    return [word for key, word in names.items() if not one_state.get(key)]
+    keys = ("governor", "clock_mhz", "temperature_c", "throttle_counts")
+    names = ("governor", "clocks", "temperature", "throttling")
+    return [name for key, name in zip(keys, names) if not sensors.get(key)]
 
 
 def peak_memory(proc: Path = PROC) -> Tuple[Optional[float], str]:
     """Return this process's peak resident memory in MB and the method's name."""
-    for line in (_read(proc / "self" / "status") or "").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6, "VmHWM of the measuring process, runtime and model included"
+    peak_bytes = _bytes(proc / "self" / "status", "VmHWM:")
+    if peak_bytes is not None:
+        return peak_bytes / 1e6, "VmHWM of the measuring process, runtime and model included"
     try:
         import resource
     except ImportError:
@@ -150,7 +141,7 @@ def _load(proc: Path) -> Optional[float]:
         return None
 
 
-def _cpu_lines(proc: Path, names: Sequence[str]) -> Optional[str]:
+def _cpu_line(proc: Path, names: Sequence[str]) -> Optional[str]:
     for line in (_read(proc / "cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in names:
@@ -158,13 +149,9 @@ def _cpu_lines(proc: Path, names: Sequence[str]) -> Optional[str]:
     return None
 
 
-def _cpu_name(proc: Path) -> Optional[str]:
-    return _cpu_lines(proc, ("model name", "Model", "Hardware"))
-
-
 def _cpu_features(proc: Path, cpuid: Mapping[str, bool]) -> List[str]:
     """Return the instruction sets that decide which number format is fast."""
-    flags = set((_cpu_lines(proc, ("flags", "Features")) or "").split())
+    flags = set((_cpu_line(proc, ("flags", "Features")) or "").split())
     # The kernel's list is the host's under an emulator, which runs programs on less.
     for name, needing in _NEEDS.items():
         if cpuid.get(name) is False:
@@ -185,8 +172,7 @@ def _cpuid() -> Mapping[str, bool]:
     return {}
 
 
-def _memory_total(proc: Path) -> Optional[int]:
-    for line in (_read(proc / "meminfo") or "").splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024
-    return None
+def _bytes(path: Path, name: str) -> Optional[int]:
+    """Return a size of one of the kernel's tables in kB."""
+    lines = (_read(path) or "").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), None)

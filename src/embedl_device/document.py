@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from argparse import Namespace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from embedl_device import __version__, board
-from embedl_device.arrays import Arrays, load_samples
-from embedl_device.measure import Plan, judge, statistics_ms, take_samples
-from embedl_device.program import say
-from embedl_device.rounds import Turns, judge_rounds, queue_clock, take_rounds
-from embedl_device.tensors import Tensor, check_feed, made_up_feed
-
-FORMAT = 1
+from embedl_device import DOCUMENT_FORMAT, __version__, board
+from embedl_device.arrays import Arrays, check_feed, load_samples, made_up_feed
+from embedl_device.program import AnyModel, say
+from embedl_device.rounds import Plan, Turns, judge_rounds, queue_clock, take_rounds, take_samples
+from embedl_device.statistics import Judgement, judge, summarize
 
 
 def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float, model: Path) -> Dict[str, Any]:
@@ -23,36 +22,38 @@ def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float
     say(program, "measuring, at most {:g} s".format(plan.max_seconds + plan.max_warmup_seconds))
     samples = take_samples(run, plan)
     after = board.state()
-    memory_mb, memory_method = board.peak_memory()
-    verdict, reason = judge(samples, board.throttling_between(before, after), board.unreadable_in(after))
+    judgement = judge(
+        samples.times_us, board.throttling_between(before, after), board.unreadable_in(after), samples.unsettled_after
+    )
     return {
-        "format": FORMAT,
-        "tool": {"name": program, "version": __version__},
+        **_common(program, judgement, before, after),
         "model": {"file_name": model.name, "size_bytes": model.stat().st_size},
-        "latency_ms": statistics_ms(samples.times_us),
+        "latency_ms": summarize(samples.times_us, 1e3)._asdict(),
         "load_time_ms": load_us / 1e3,
         "first_latency_ms": samples.first_us / 1e3,
         "warmup": len(samples.warmup_us),
         "iterations": len(samples.times_us),
         "samples_us": samples.times_us,
         "warmup_us": samples.warmup_us,
-        "verdict": verdict,
-        "verdict_reason": reason,
-        "peak_memory_mb": memory_mb,
-        "memory_method": memory_method,
-        "environment": {"board": board.describe(), "before": before, "after": after},
         "method": plan.method(),
     }
 
 
-class Loaded(NamedTuple):
-    """A model that is ready to be timed.
+def _common(program: str, judgement: Judgement, before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
+    memory_mb, memory_method = board.peak_memory()
+    return {
+        "format": DOCUMENT_FORMAT,
+        "tool": {"name": program, "version": __version__},
+        "verdict": judgement.verdict.value,
+        "verdict_reason": judgement.reason,
+        "peak_memory_mb": memory_mb,
+        "memory_method": memory_method,
+        "environment": {"board": board.describe(), "before": before, "after": after},
+    }
 
-    Attributes:
-        run: Runs it once.
-        load_us: How long it took to load.
-        facts: What else the document says of it.
-    """
+
+class Loaded(NamedTuple):
+    """A model that is ready to be timed: what runs it once, how long it took to load, and more for the document."""
 
     run: Callable[[], object]
     load_us: float
@@ -62,14 +63,7 @@ class Loaded(NamedTuple):
 def measured_in_turns(
     program: str, paths: Sequence[Path], load: Callable[[Path], Loaded], turns: Turns
 ) -> Dict[str, Any]:
-    """Time models in turns and return the paired document's common part.
-
-    Args:
-        program: Who measures.
-        paths: The model files; the first is what the others are held against.
-        load: Makes a model of its file.
-        turns: How turns are taken.
-    """
+    """Time models in turns and return the paired document's common part; the others are compared to the first."""
     before = board.state()
     models: Dict[int, Loaded] = {}
 
@@ -79,21 +73,21 @@ def measured_in_turns(
             loaded = load(paths[number])
             runs[number] = loaded.run
             # Only what is said of it: the model itself goes when it is loaded anew.
-            models.setdefault(number, loaded._replace(run=_nothing))
+            models.setdefault(number, loaded._replace(run=object))
         return [runs[number] for number in range(len(paths))]
 
     say(program, "measuring {} models in turns, at most {:g} s".format(len(paths), turns.plan.max_seconds))
     with queue_clock() as queue_ns:
         rounds = take_rounds(load_all, len(paths), turns, queue_ns=queue_ns)
     after = board.state()
-    memory_mb, memory_method = board.peak_memory()
-    verdict, reason = judge_rounds(rounds, board.throttling_between(before, after), board.unreadable_in(after))
+    judgement = judge_rounds(rounds, board.throttling_between(before, after), board.unreadable_in(after))
+    common = _common(program, judgement, before, after)
     rows: List[Dict[str, Any]] = []
     for number, path in enumerate(paths):
         row = {
             "file_name": path.name,
             "size_bytes": path.stat().st_size,
-            "latency_ms": statistics_ms(rounds.times_us[number]),
+            "latency_ms": summarize(rounds.times_us[number], 1e3)._asdict(),
             "load_time_ms": models[number].load_us / 1e3,
             "first_latency_ms": rounds.first_us[number] / 1e3,
             "warmup": len(rounds.warmup_us[number]),
@@ -103,36 +97,28 @@ def measured_in_turns(
         }
         rows.append(dict(row, **models[number].facts))
     return {
-        "format": FORMAT,
+        **common,
         "kind": "paired",
-        "tool": {"name": program, "version": __version__},
         "models": rows,
         "rounds": len(rounds.order),
         "order": rounds.order,
         "loaded_at": rounds.loaded_at,
-        "verdict": verdict,
-        "verdict_reason": reason,
-        "peak_memory_mb": memory_mb,
-        "memory_method": memory_method + "; all models together",
-        "environment": {"board": board.describe(), "before": before, "after": after},
+        "memory_method": common["memory_method"] + "; all models together",
         "method": turns.method(),
     }
 
 
-def _nothing() -> None:
-    """Stand in for a model that has gone."""
-
-
-def feed_for(
-    inputs: Sequence[Tensor], input_dir: Optional[Path], shapes: Sequence[Tuple[str, Tuple[int, ...]]]
-) -> Tuple[Arrays, Dict[str, Any]]:
-    """Return the data to measure on, given or made up, and the words for the document."""
-    if input_dir is not None:
-        name, feed = load_samples(input_dir)[0]
-        check_feed(inputs, feed)
+def load_timed(load: Callable[[], AnyModel], arguments: Namespace) -> Tuple[AnyModel, float, Arrays, Dict[str, Any]]:
+    """Return a model, how long it took to load in us, the data to measure on, and what the document says of that."""
+    start = time.perf_counter_ns()
+    model = load()
+    load_us = (time.perf_counter_ns() - start) / 1e3
+    if arguments.input_dir is not None:
+        name, feed = load_samples(arguments.input_dir)[0]
+        check_feed(model.inputs, feed)
         source = "given: {}".format(name)
     else:
-        feed = made_up_feed(inputs, dict(shapes))
+        feed = made_up_feed(model.inputs, dict(arguments.shape))
         source = "made up: normal numbers for floats, ones for the rest"
     facts = {name: {"dtype": np.asarray(array).dtype.name, "shape": list(array.shape)} for name, array in feed.items()}
-    return feed, {"source": source, "inputs": facts}
+    return model, load_us, feed, {"source": source, "inputs": facts}

@@ -3,52 +3,123 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
+from embedl_device import __version__, board
 from embedl_device.errors import BoardError
-from embedl_device.measure import Plan
-from embedl_device.rounds import Turns
+from embedl_device.rounds import Plan, Turns
 
 if TYPE_CHECKING:
-    from embedl_device.infer import Model
+    from embedl_device.arrays import Model
 
 EXIT_FAILED = 1
 
+Answer = Dict[str, Any]
+AnyModel = TypeVar("AnyModel", bound="Model")
 
-def run(parser: argparse.ArgumentParser, packages: str, argv: Optional[Sequence[str]] = None) -> int:
-    """Parse, do what the chosen command's ``work`` does, and return the exit code.
 
-    Args:
-        parser: Of the whole command line; its ``prog`` starts every message.
-        packages: What to install when an import fails.
-        argv: The words, without the program's name.
+class Program:
+    """A program's commands, each with the runtime's own settings; ``packages`` are installed when an import fails.
+
+    The work of a command is a function, ``package.module:name``, of the arguments and the settings. It is imported when
+    it is called: describing the board needs no package but this one.
     """
-    arguments = parser.parse_args(argv)
-    # The result alone goes to stdout, whatever a library prints there meanwhile.
-    result_stream = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    try:
-        result = arguments.work(arguments)
-    except BoardError as error:
-        sys.stderr.write("{}: error: {}\n".format(parser.prog, error))
-        return EXIT_FAILED
-    except ImportError as error:
-        sys.stderr.write(
-            "{}: error: This Python ({}) lacks a package: {}. Install what is needed with: "
-            "{} -m pip install {}\n".format(parser.prog, sys.executable, error, sys.executable, packages)
-        )
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        sys.stderr.write("{}: stopped.\n".format(parser.prog))
-        return 130
-    with result_stream:
-        json.dump(result, result_stream)
-        result_stream.write("\n")
-    return 0
+
+    def __init__(
+        self,
+        name: str,
+        description: Optional[str],
+        packages: str,
+        model_help: str,
+        add_settings: Callable[[argparse.ArgumentParser], None],
+        read_settings: Callable[[argparse.Namespace], object],
+    ) -> None:
+        self._packages = packages
+        self._model_help = model_help
+        self._add_settings = add_settings
+        self._read_settings = read_settings
+        self.parser = argparse.ArgumentParser(prog=name, description=description)
+        self.parser.add_argument("--version", action="version", version="{} {}".format(name, __version__))
+        self._commands = self.parser.add_subparsers(dest="command", metavar="COMMAND")
+        self._commands.required = True
+
+    def command(self, name: str, work: str, help_text: str, *, models: str = "one") -> argparse.ArgumentParser:
+        """Add a command that takes ``one`` model, ``several`` or ``none``."""
+        parser: argparse.ArgumentParser = self._commands.add_parser(name, help=help_text)
+        parser.set_defaults(work=lambda arguments: self._call(work, arguments))
+        if models == "one":
+            parser.add_argument("--model", type=Path, required=True, help=self._model_help)
+        elif models == "several":
+            each = self._model_help + ", once for each"
+            parser.add_argument("--model", type=Path, required=True, action="append", help=each)
+        parser.add_argument("--threads", type=positive, help="threads within an operator")
+        self._add_settings(parser)
+        return parser
+
+    def _call(self, work: str, arguments: argparse.Namespace) -> object:
+        module, _, name = work.partition(":")
+        return getattr(importlib.import_module(module), name)(arguments, self._read_settings(arguments))
+
+    def profile(self, work: str) -> argparse.ArgumentParser:
+        """Add the command that measures a model."""
+        parser = self.command("profile", work, "measure latency, memory and layers of a model")
+        _add_measuring(parser)
+        parser.add_argument("--layer-runs", type=int, default=10, help="profiled runs; 0 for no layers (%(default)s)")
+        return parser
+
+    def pair(self, work: str) -> argparse.ArgumentParser:
+        """Add the command that measures models in turns; its ``--model`` is given once for each model."""
+        parser = self.command("pair", work, "measure two or more models in turns", models="several")
+        _add_measuring(parser)
+        lead_in = "runs right before each timed one, of the same model (%(default)s)"
+        parser.add_argument("--lead-in", type=int, default=1, help=lead_in)
+        parser.add_argument("--loads", type=positive, default=10, help="load all models anew so often (%(default)s)")
+        return parser
+
+    def run_inference(self, work: str) -> None:
+        """Add the command that runs a model on data."""
+        parser = self.command("run-inference", work, "run a model on data")
+        data = "a folder of .npz samples, or of one .npy per input"
+        parser.add_argument("--input-dir", type=Path, required=True, help=data)
+        parser.add_argument("--output-dir", type=Path, required=True, help="where the outputs go")
+        npz = "write one .npz per sample instead of one .npy per output"
+        parser.add_argument("--use-npz", action="store_true", help=npz)
+
+    def doctor(self, missing: Answer, ask: Callable[[], Answer]) -> None:
+        """Add the command that describes the board; ``missing`` is its answer where there is no runtime to ask."""
+        parser = self._commands.add_parser("doctor", help="tell what this board is and has")
+        package = self.parser.prog.replace("-", "_")
+        parser.set_defaults(work=lambda _: _describe(package, missing, ask))
+
+    def run(self, argv: Optional[Sequence[str]] = None) -> int:
+        """Parse, do what the chosen command's ``work`` does, and return the exit code."""
+        arguments, name = self.parser.parse_args(argv), self.parser.prog
+        # The result alone goes to stdout, whatever a library prints there meanwhile.
+        result_stream = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        try:
+            result = arguments.work(arguments)
+        except BoardError as error:
+            sys.stderr.write("{}: error: {}\n".format(name, error))
+            return EXIT_FAILED
+        except ImportError as error:
+            sys.stderr.write(
+                "{}: error: This Python ({}) lacks a package: {}. Install what is needed with: "
+                "{} -m pip install {}\n".format(name, sys.executable, error, sys.executable, self._packages)
+            )
+            return EXIT_FAILED
+        except KeyboardInterrupt:
+            sys.stderr.write("{}: stopped.\n".format(name))
+            return 130
+        with result_stream:
+            json.dump(result, result_stream)
+            result_stream.write("\n")
+        return 0
 
 
 def say(program: str, message: str) -> None:
@@ -57,19 +128,23 @@ def say(program: str, message: str) -> None:
     sys.stderr.flush()
 
 
-def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Add what every profile command takes."""
-    add_measuring(parser)
-    parser.add_argument("--layer-runs", type=int, default=10, help="profiled runs; 0 for no layers (%(default)s)")
+def _describe(package: str, missing: Answer, ask: Callable[[], Answer]) -> Answer:
+    state = board.state()
+    result = dict({package: __version__, "board": board.describe(), "state": state, "numpy": None}, **missing)
+    result["unreadable"] = board.unreadable_in(state)
+    try:
+        import numpy as np
+
+        result["numpy"] = np.__version__
+        result.update(ask())
+    except (ImportError, BoardError) as error:
+        result["problem"] = str(error)
+    return result
 
 
-def add_turns(parser: argparse.ArgumentParser) -> None:
-    """Add what every pair command takes; its ``--model`` is given once for each model."""
-    add_measuring(parser)
-    parser.add_argument(
-        "--lead-in", type=int, default=1, help="runs right before each timed one, of the same model (%(default)s)"
-    )
-    parser.add_argument("--loads", type=positive, default=10, help="load all models anew so often (%(default)s)")
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """Return how much to measure."""
+    return Plan(arguments.iterations, arguments.min_seconds, arguments.max_seconds, arguments.max_warmup_seconds)
 
 
 def turns_of(arguments: argparse.Namespace) -> Turns:
@@ -77,26 +152,15 @@ def turns_of(arguments: argparse.Namespace) -> Turns:
     return Turns(plan_of(arguments), arguments.lead_in, arguments.loads)
 
 
-def add_model(parser: argparse.ArgumentParser, help_text: str, *, several: bool) -> None:
-    """Add the model, or the models."""
-    if several:
-        parser.add_argument("--model", type=Path, required=True, action="append", help=help_text + ", once for each")
-    else:
-        parser.add_argument("--model", type=Path, required=True, help=help_text)
-
-
 def models_of(arguments: argparse.Namespace) -> List[Path]:
     """Return the models to measure in turns."""
     models: List[Path] = arguments.model
     if len(models) < 2:
-        raise BoardError(
-            "Give two models or more, each with its own --model; one alone has nothing to be held against."
-        )
+        raise BoardError("Give two models or more, each with its own --model; one alone has nothing to compare with.")
     return models
 
 
-def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """Add how much to measure, and on what."""
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input-dir", type=Path, help="data to run on (.npz or .npy); made up when not given")
     parser.add_argument(
         "--shape", type=shape, action="append", default=[], metavar="NAME=1,3,224,224", help="shape of an open input"
@@ -107,42 +171,17 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-warmup-seconds", type=float, default=5.0, help="end of the warm-up (%(default)s)")
 
 
-def plan_of(arguments: argparse.Namespace) -> Plan:
-    """Return how much to measure."""
-    return Plan(arguments.iterations, arguments.min_seconds, arguments.max_seconds, arguments.max_warmup_seconds)
-
-
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add what every run-inference command takes."""
-    parser.add_argument(
-        "--input-dir", type=Path, required=True, help="a folder of .npz samples, or of one .npy per input"
-    )
-    parser.add_argument("--output-dir", type=Path, required=True, help="where the outputs go")
-    parser.add_argument(
-        "--use-npz", action="store_true", help="write one .npz per sample instead of one .npy per output"
-    )
-
-
-def check_data(arguments: argparse.Namespace) -> List[Tuple[str, Dict[str, Any]]]:
-    """Return the samples of the input folder, before anything is loaded."""
-    from embedl_device.arrays import load_samples
+def run_on_samples(arguments: argparse.Namespace, load: Callable[[], AnyModel]) -> Tuple[AnyModel, Answer]:
+    """Run a model on the samples of the input folder, write its outputs, and return it with what was written."""
+    from embedl_device.arrays import infer, load_samples, save_npy, save_npz
 
     samples = load_samples(arguments.input_dir)
     if len(samples) > 1 and not arguments.use_npz:
         raise BoardError("{} samples need one .npz each; use --use-npz.".format(len(samples)))
-    return samples
-
-
-def answer_samples(
-    arguments: argparse.Namespace, model: Model, samples: Sequence[Tuple[str, Dict[str, Any]]]
-) -> Dict[str, Any]:
-    """Run a model on samples, write its outputs and return what was written."""
-    from embedl_device.arrays import save_npy, save_npz
-    from embedl_device.infer import infer
-
+    model = load()
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
     written: List[str] = []
-    shapes: Dict[str, Any] = {}
+    shapes: Answer = {}
     for name, feed in samples:
         outputs = infer(model, feed)
         if arguments.use_npz:
@@ -152,19 +191,19 @@ def answer_samples(
             save_npy(arguments.output_dir, outputs)
             written.extend(output + ".npy" for output in outputs)
         shapes = {key: {"dtype": array.dtype.name, "shape": list(array.shape)} for key, array in outputs.items()}
-    return {"files": written, "outputs": shapes}
+    return model, {"files": written, "outputs": shapes}
 
 
 def shape(text: str) -> Tuple[str, Tuple[int, ...]]:
     """Read ``NAME=1,3,224,224``."""
     name, _, sizes = text.rpartition("=")
     try:
-        found = tuple(int(size) for size in sizes.split(",")) if sizes else ()
+        numbers = tuple(int(size) for size in sizes.split(",")) if sizes else ()
     except ValueError:
-        found = ()
-    if not name or not found or min(found) < 0:
+        numbers = ()
+    if not name or not numbers or min(numbers) < 0:
         raise argparse.ArgumentTypeError("expected NAME=1,3,224,224, not {!r}".format(text))
-    return name, found
+    return name, numbers
 
 
 def positive(text: str) -> int:

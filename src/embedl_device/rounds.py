@@ -1,7 +1,8 @@
-"""Several models measured in turns: what the machine does meanwhile happens to all of them.
+"""Latency, measured so that it can be defended: warm-up until stable, then raw samples; of one function or of several.
 
-Knows nothing of any runtime: it times functions. A round runs each of them once, so that samples with the same number
-were taken under the same conditions. Times are kept in microseconds.
+Knows nothing of any runtime: it times functions. Several are timed in turns, so that what the machine does meanwhile
+happens to all of them: a round runs each once, and samples with the same number were taken under the same conditions.
+Times are kept in microseconds.
 """
 
 from __future__ import annotations
@@ -11,32 +12,99 @@ import math
 import os
 import random
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from embedl_device.measure import Plan, is_warm, percentile, relative_change
+from embedl_device.statistics import PERCENTILE_RULE, Judgement, judge_ratios, percentile, without_waiting
 
+_WINDOW_RUNS = 5
+_WINDOWS_THAT_MUST_AGREE = 3
+_WINDOWS_AGREE_WITHIN = 0.03
 SEED = 20_263
-_SPREAD = 0.10
 _FEWEST_LOADS = 5
 _ROUNDS_AFTER_LOADING = 3
-# The two clocks are read one after the other; what is left of a time is never quite nothing.
-_LEAST_SHARE = 0.001
 
 Load = Callable[[Sequence[int]], Sequence[Callable[[], object]]]
+
+
+class Plan(NamedTuple):
+    """How much to measure: at least so many samples and so long, at most ``max_seconds``.
+
+    The warm-up ends after ``max_warmup_seconds`` even if the times still change.
+    """
+
+    iterations: int = 100
+    min_seconds: float = 1.0
+    max_seconds: float = 30.0
+    max_warmup_seconds: float = 5.0
+
+    def method(self) -> Dict[str, str]:
+        """Return the rules in words and numbers, for the report."""
+        return {
+            "clock": "perf_counter_ns around each run, profiling off",
+            "warmup_rule": (
+                "until the medians of {} windows of {} runs agree within {:.0%}, at most {:g} s".format(
+                    _WINDOWS_THAT_MUST_AGREE, _WINDOW_RUNS, _WINDOWS_AGREE_WITHIN, self.max_warmup_seconds
+                )
+            ),
+            "stop_rule": "at least {} samples and {:g} s, at most {:g} s".format(
+                self.iterations, self.min_seconds, self.max_seconds
+            ),
+            "percentile_rule": PERCENTILE_RULE,
+        }
+
+
+class Samples(NamedTuple):
+    """What was measured: the first run, the warm-up and the samples that count, in microseconds."""
+
+    first_us: float
+    warmup_us: List[float]
+    is_warm: bool
+    times_us: List[float]
+
+    @property
+    def unsettled_after(self) -> Optional[int]:
+        """The runs of the warm-up, if the times had not settled when it ended."""
+        return None if self.is_warm else len(self.warmup_us)
+
+
+def take_samples(run: Callable[[], object], plan: Plan, clock_ns: Callable[[], int] = time.perf_counter_ns) -> Samples:
+    """Time a function: once cold, then until it is warm, then for the record."""
+
+    def timed() -> float:
+        start = clock_ns()
+        run()
+        return (clock_ns() - start) / 1e3
+
+    first = timed()
+    warmup: List[float] = []
+    deadline = clock_ns() + plan.max_warmup_seconds * 1e9
+    while not is_warm(warmup) and clock_ns() < deadline:
+        warmup.append(timed())
+    times: List[float] = []
+    start = clock_ns()
+    while True:
+        times.append(timed())
+        spent_s = (clock_ns() - start) / 1e9
+        if spent_s >= plan.max_seconds or (len(times) >= plan.iterations and spent_s >= plan.min_seconds):
+            return Samples(first, warmup, is_warm(warmup), times)
+
+
+def is_warm(times_us: Sequence[float]) -> bool:
+    """Tell whether times have settled; asked after whole windows only."""
+    needed = _WINDOW_RUNS * _WINDOWS_THAT_MUST_AGREE
+    if len(times_us) < needed or len(times_us) % _WINDOW_RUNS:
+        return False
+    tail = times_us[-needed:]
+    medians = [percentile(tail[start : start + _WINDOW_RUNS], 50) for start in range(0, needed, _WINDOW_RUNS)]
+    return max(medians) <= min(medians) * (1 + _WINDOWS_AGREE_WITHIN)
 
 
 class Rounds(NamedTuple):
     """What was measured, per function: the cold run, the warm-up and one time for each round.
 
-    Attributes:
-        first_us: The very first run of each.
-        warmup_us: The runs of each that do not count, before the first round that does.
-        is_warm: Whether each had settled when the warm-up ended.
-        times_us: One list for each function; equal places are the same round.
-        order: In which order each round went.
-        loaded_at: The rounds before which everything was loaded anew.
-        waited_us: How much of each time the run was ready and stood in the queue for a processor; None where the
-            system does not tell.
+    ``order`` is the order of each round, ``loaded_at`` the rounds before which everything was loaded anew.
+    ``waited_us`` is how much of each time the run was ready and waited for a processor; None where the system does not
+    tell.
     """
 
     first_us: List[float]
@@ -49,21 +117,18 @@ class Rounds(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """How turns are taken.
+    """How turns are taken; the plan's iterations are rounds.
 
-    Attributes:
-        plan: How much to measure; its iterations are rounds.
-        lead_in: Runs of a function right before its timed one that do not count: whoever went before has left the
-            caches full of its own.
-        loads: How often everything is loaded anew: where a model happens to lie in memory moves its time for as long
-            as it lies there. Fewer where loading takes too long; rather once than a few times.
+    ``lead_in`` runs of a function right before its timed one do not count: whoever went before has left the caches
+    full. Everything is loaded anew ``loads`` times: where a model happens to lie in memory moves its time for as long
+    as it lies there. Fewer where loading takes too long; rather once than a few times.
     """
 
     plan: Plan = Plan()
     lead_in: int = 1
     loads: int = 10
 
-    def method(self) -> Dict[str, Any]:
+    def method(self) -> Dict[str, str]:
         """Return the rules in words, for the report."""
         plan = self.plan
         return dict(
@@ -79,7 +144,7 @@ class Turns(NamedTuple):
 
 
 def orders(count: int, seed: int = SEED) -> Iterator[List[int]]:
-    """Yield the order of each round: any, then its mirror image, so that no place in the round favours anybody."""
+    """Yield the order of each round: any, then its mirror image, so that no place in the round favors anybody."""
     generator = random.Random(seed)  # noqa: S311 - no secret
     while True:
         order = list(range(count))
@@ -97,12 +162,8 @@ def take_rounds(
 ) -> Rounds:
     """Time functions: each once cold, then all until each is warm, then round by round for the record.
 
-    Args:
-        load: Makes the functions in the order of the numbers it is given, and returns them by number.
-        count: How many there are.
-        turns: How turns are taken.
-        clock_ns: The time.
-        queue_ns: How long this thread has stood in the queue for a processor; None if nobody knows.
+    ``load`` makes the functions in the order of the numbers it is given, and returns them by number. ``queue_ns`` tells
+    how long this thread has waited for a processor; None if nobody knows.
     """
     watch = _Watch(count, turns.lead_in, clock_ns, queue_ns)
     load_orders, round_orders = orders(count, SEED + 1), orders(count)
@@ -111,7 +172,8 @@ def take_rounds(
     loads = _affordable(turns, (clock_ns() - start) / 1e9)
     first = watch.round(range(count), lead_in=0)[0]
     warmup, settled = watch.warm_up(turns.plan.max_warmup_seconds)
-    part = _share(turns.plan, loads)
+    plan = turns.plan
+    part = Plan(math.ceil(plan.iterations / loads), plan.min_seconds / loads, plan.max_seconds / loads)
     loaded_at: List[int] = []
     order: List[List[int]] = []
     taken: List[Tuple[List[float], List[float]]] = []
@@ -123,8 +185,8 @@ def take_rounds(
             for _ in range(_ROUNDS_AFTER_LOADING):
                 watch.round(range(count))
         loaded_at.append(len(order))
-        for one_order, measured in watch.sitting(part, round_orders):
-            order.append(one_order)
+        for round_order, measured in watch.sitting(part, round_orders):
+            order.append(round_order)
             taken.append(measured)
     times_us = _by_function([times for times, _ in taken], count)
     waited_us = None if queue_ns is None else _by_function([waits for _, waits in taken], count)
@@ -135,10 +197,6 @@ def _affordable(turns: Turns, load_s: float) -> int:
     """Return how often to load; a few times would say nothing of what loading changes."""
     loads = min(turns.loads, int(turns.plan.max_seconds / load_s)) if load_s > 0 else turns.loads
     return loads if loads >= _FEWEST_LOADS else 1
-
-
-def _share(plan: Plan, parts: int) -> Plan:
-    return Plan(math.ceil(plan.iterations / parts), plan.min_seconds / parts, plan.max_seconds / parts)
 
 
 class _Watch:
@@ -202,7 +260,7 @@ def _by_function(rounds: Sequence[Sequence[float]], count: int) -> List[List[flo
 
 @contextlib.contextmanager
 def queue_clock(path: str = "/proc/thread-self/schedstat") -> Iterator[Optional[Callable[[], int]]]:
-    """Yield what tells how many ns the calling thread has stood in the queue for a processor; None if nobody counts.
+    """Yield what tells how many ns the calling thread has waited for a processor; None if nobody counts.
 
     On Linux the second number of the thread's schedstat: ready to run, while something else ran.
     """
@@ -223,46 +281,16 @@ def queue_clock(path: str = "/proc/thread-self/schedstat") -> Iterator[Optional[
 
 def own_times(rounds: Rounds) -> List[List[float]]:
     """Return the times without what the runs waited for a processor."""
-    if rounds.waited_us is None:
-        return rounds.times_us
-    return [
-        [max(time_us - waited_us, _LEAST_SHARE * time_us) for time_us, waited_us in zip(times, waits)]
-        for times, waits in zip(rounds.times_us, rounds.waited_us)
-    ]
+    waits: Sequence[Optional[List[float]]] = rounds.waited_us or [None] * len(rounds.times_us)
+    return [without_waiting(times, waited) for times, waited in zip(rounds.times_us, waits)]
 
 
-def judge_rounds(rounds: Rounds, throttling: Sequence[str], unreadable: Sequence[str]) -> Tuple[str, str]:
-    """Return a verdict on the ratios to the first function, and its reason.
-
-    What moves all of them alike, a drift or a change of clocks, is in no ratio and troubles nobody.
-
-    Args:
-        rounds: What was measured.
-        throttling: What the board's own counters say happened to its clocks meanwhile, in words.
-        unreadable: The sensors that could not be read; they can never certify a clean run.
-    """
-    if throttling:
-        return "throttled", "; ".join(throttling)
-    worst = 0.0
-    first, *others = own_times(rounds)
-    for number, times in enumerate(others, 2):
-        ratios = [one / other for one, other in zip(times, first)]
-        change = relative_change(ratios)
-        if change is not None:
-            return "drifting", "the ratio of model {} to the first is {:+.1%} in the last third".format(number, change)
-        worst = max(worst, (percentile(ratios, 75) - percentile(ratios, 25)) / percentile(ratios, 50))
-    if worst > _SPREAD:
-        return "noisy", "half of the rounds' ratios spread over {:.0%}; is something else running?".format(worst)
-    return "stable", "; ".join(_notes(rounds, worst, unreadable))
-
-
-def _notes(rounds: Rounds, spread: float, unreadable: Sequence[str]) -> List[str]:
-    notes = ["{} rounds, half of their ratios within {:.1%}".format(len(rounds.order), spread)]
+def judge_rounds(rounds: Rounds, throttling: Sequence[str], unreadable: Sequence[str]) -> Judgement:
+    """Judge the ratios to the first function; see `judge_ratios`."""
+    notes = []
     if len(rounds.loaded_at) == 1:
         notes.append("loaded once, so what loading anew would change is not known")
     cold = [str(number) for number, settled in enumerate(rounds.is_warm, 1) if not settled]
     if cold:
         notes.append("the times of model {} had not settled when the warm-up ended".format(", ".join(cold)))
-    if unreadable:
-        notes.append("could not be read: {}".format(", ".join(unreadable)))
-    return notes
+    return judge_ratios(own_times(rounds), throttling, unreadable, notes)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import platformdirs
 
 from embedl_hub.errors import ConfigError
+from embedl_hub.paths import replacing
 
 __all__ = ["KEY_VARIABLE", "URL_VARIABLE", "Server", "credentials_file", "find_server", "forget_server", "keep_server"]
 
@@ -25,13 +26,7 @@ _KEY_START = "eh_"
 
 @dataclass(frozen=True)
 class Server:
-    """A server, and the key to it; the key is never shown.
-
-    Attributes:
-        url: Where it is.
-        key: The key, if there is one.
-        source: Where the two were found.
-    """
+    """A server, the key to it, which is never shown, and where the two were found."""
 
     url: str
     key: str | None = field(default=None, repr=False)
@@ -61,26 +56,25 @@ def keep_server(url: str, key: str) -> Path:
     if not key.startswith(_KEY_START) or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(f"That is no key: keys start with {_KEY_START!r} and are one word. Ask your server's owner.")
     path = credentials_file()
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     text = f"url = {_quoted(_checked_url(url))}\nkey = {_quoted(key)}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Made closed, not closed afterwards: there is no moment at which others could read it.
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        with replacing(path) as part, os.fdopen(_open_private(part), "w", encoding="utf-8") as file:
             file.write(text)
-        part.replace(path)
     except OSError as error:
         raise ConfigError(f"The key cannot be kept in {path}: {error}. Use {KEY_VARIABLE} instead.") from error
-    finally:
-        part.unlink(missing_ok=True)
     return path
+
+
+def _open_private(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def forget_server() -> bool:
     """Remove the kept server and key; tell whether there was one."""
-    path = credentials_file()
     with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+        credentials_file().unlink()
         return True
     return False
 

@@ -11,12 +11,12 @@ HubError
 │     └─ BusyError                   somebody else is using the board
 ├─ ComponentError
 │  ├─ SignatureError (TypeError)     a component or provider is declared wrongly
-│  ├─ NoProviderError                nobody can carry out this step here
+│  ├─ NoProviderError                no provider for this step on this device
 │  ├─ OutputError                    a result lacks a field
 │  └─ CompileError ProfileError InvokeError    a step failed
 ├─ TrackingError                     the store or the current run
 │  └─ StoreUnusableError             the store does not answer: locked, full, its database gone
-└─ WorkerLostError                   whoever carried out a job is gone
+└─ WorkerLostError                   the process that ran a job is gone
 
 Anything else that escapes is a bug of ours and keeps its traceback.
 """
@@ -44,13 +44,13 @@ __all__ = [
     "TransferError",
     "UnknownDeviceError",
     "WorkerLostError",
-    "known",
+    "quoted_list",
 ]
 
 _TAIL_CHARACTERS = 2000
 
 
-def known(names: Iterable[object]) -> str:
+def quoted_list(names: Iterable[object]) -> str:
     """List names for a message: sorted, quoted, or the word "none"."""
     return ", ".join(sorted(repr(str(name)) for name in names)) or "none"
 
@@ -173,7 +173,7 @@ class SignatureError(ComponentError, TypeError):
 
 
 class NoProviderError(ComponentError):
-    """Nobody can carry out this step here.
+    """No provider for this step on this device.
 
     Also the body of every component's ``run``: raised bare it marks what dispatch replaces.
     """
@@ -207,4 +207,4 @@ class StoreUnusableError(TrackingError):
 
 
 class WorkerLostError(HubError):
-    """Whoever carried out a job is gone, so that nothing is known of it."""
+    """The process that ran a job is gone, so its outcome is unknown."""

@@ -7,34 +7,42 @@ that were measured there. NumPy only: deploy, the hub and the programs on the bo
 """
 
 from embedl_kernels._choose import Choice, choose, remedies
-from embedl_kernels._costs import Cost, CostTable, read_costs
+from embedl_kernels._costs import Cost, CostTable, Gain, predict_gain, read_costs
 from embedl_kernels._families import (
     EXACT,
     EXACT_U8S8,
     FAMILIES,
+    MODEL,
     REQUIRES,
     SATURATING,
     Family,
+    Probe,
     families,
     family_of,
     get_family,
+    kernels_here,
     mismatch,
+    probe,
+    same_family,
 )
-from embedl_kernels._gain import Gain, predict_gain
 from embedl_kernels._layer import Fitted, Layer, Remedy
-from embedl_kernels._order import (
+from embedl_kernels._pairs import (
+    PAIR_LIMIT,
     Window,
+    can_saturate,
     conv_to_matrix,
     is_depthwise,
     matrix_to_conv,
     matrix_to_product,
+    pair_sums,
     product_to_matrix,
     sample_patches,
     sample_rows,
+    saturated_sums,
+    saturation,
     window_pads,
+    wrapped,
 )
-from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums, saturated_sums, saturation, wrapped
-from embedl_kernels._probe import MODEL, Probe, kernels_here, probe, same_family
 from embedl_kernels._work import Work, work_of, works_of
 
 __all__ = [

@@ -22,23 +22,14 @@ _INAUDIBLE = 1e-4
 
 @dataclass(frozen=True)
 class Choice:
-    """The remedy of one layer.
+    """The remedy of one layer."""
 
-    Attributes:
-        remedy: Its name; ``none`` for a layer that no input can saturate as it is.
-        fitted: The weights.
-        cost_db: By how much the layer's noise grew over 8-bit weights on exact kernels; negative where it fell.
-        sqnr_db: The layer's output against its noise.
-        measured: Whether it was judged on data.
-        tried: The cost of every remedy that applied, its slowdown included, by name.
-    """
-
-    remedy: str
+    remedy: str  # its name; ``none`` for a layer that no input can saturate as it is
     fitted: Fitted
-    cost_db: float
-    sqnr_db: float
-    measured: bool
-    tried: Dict[str, float]
+    cost_db: float  # by how much the layer's noise grew over 8-bit weights on exact kernels; negative where it fell
+    sqnr_db: float  # the layer's output against its noise
+    measured: bool  # whether it was judged on data
+    tried: Dict[str, float]  # the cost of every remedy that applied, its slowdown included, by name
 
 
 @lru_cache(maxsize=None)
@@ -62,7 +53,7 @@ def choose(layer: Layer, among: Optional[Sequence[Remedy]] = None) -> Choice:
         )
     tried: Dict[str, Tuple[float, float, Fitted]] = {}
     # The fast ones first: a slow one that could not be better is not tried.
-    for remedy in sorted(remedies() if among is None else among, key=lambda one: one.slowdown):
+    for remedy in sorted(remedies() if among is None else among, key=lambda entry: entry.slowdown):
         penalty = _DOUBLE_TIME_DB * float(np.log2(remedy.slowdown))
         if penalty and tried and min(cost for cost, _, _ in tried.values()) <= _BEST_DB + penalty:
             continue
@@ -75,11 +66,11 @@ def choose(layer: Layer, among: Optional[Sequence[Remedy]] = None) -> Choice:
         cost = max(decibels(noise, reference), _BEST_DB) + penalty
         tried[remedy.name] = (cost, noise, fitted)
     # Of those that are equally cheap, the one with the least noise.
-    name = min(tried, key=lambda one: tried[one][:2])
+    name = min(tried, key=lambda key: tried[key][:2])
     _, noise, fitted = tried[name]
     return Choice(
         name, fitted, decibels(noise, before), decibels(signal, noise), layer.inputs is not None,
-        {one: cost for one, (cost, _, _) in tried.items()},
+        {key: cost for key, (cost, _, _) in tried.items()},
     )  # fmt: skip
 
 

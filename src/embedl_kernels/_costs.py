@@ -2,11 +2,13 @@
 
 A kernel's time is a sum of what it does: a call, products, bytes read and written, bytes of weights, rows, each with a
 price that is not negative. What a fit misses is taken from the measured kernels of nearly the same size. How far off a
-kernel is that was not measured is found by leaving each measured one out.
+kernel is that was not measured is found by leaving each measured one out. `predict_gain` adds such times up.
 """
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
@@ -32,17 +34,11 @@ _MOST = 400
 
 @dataclass(frozen=True)
 class Cost:
-    """What one kernel is expected to take.
+    """What one kernel is expected to take."""
 
-    Attributes:
-        us: Microseconds.
-        spread: One standard error, as a share.
-        is_known: Whether such a kernel was measured.
-    """
-
-    us: float
-    spread: float
-    is_known: bool
+    us: float  # microseconds
+    spread: float  # one standard error, as a share
+    is_known: bool  # whether such a kernel was measured
 
 
 class _Fit:
@@ -53,15 +49,15 @@ class _Fit:
         self._errors = np.log((times + _SOFT_US) / (terms @ self._prices + _SOFT_US))
         self._places = _places(terms)
         # The runtime counts whole microseconds: what is shorter than a few says little about the kernel.
-        says = times / (times + _SHORT_US)
-        whole = float(says.sum())
+        trust = times / (times + _SHORT_US)
+        whole = float(trust.sum())
         away = np.sum(np.square(self._places[:, None] - self._places[None]), axis=2)
         tried = []
         for reach in _REACHES:
             nearness = np.exp(-away / (2 * reach**2))
             np.fill_diagonal(nearness, 0.0)
             left_out = self._errors - nearness @ self._errors / (nearness.sum(axis=1) + _TRUST)
-            tried.append((float(says @ np.square(np.clip(left_out, -2.0, 2.0))), reach))
+            tried.append((float(trust @ np.square(np.clip(left_out, -2.0, 2.0))), reach))
         squares, self._reach = min(tried)
         self.spread = float(np.sqrt((squares + _PRIOR_WEIGHT * _PRIOR_SPREAD**2) / (whole + _PRIOR_WEIGHT)))
 
@@ -142,14 +138,10 @@ class CostTable:
 
 
 def _names(work: Work) -> List[str]:
-    """Return the groups of a kernel, the narrowest first."""
     parts = work.kernel.split("|")
-    names = [work.kernel]
-    if len(parts) > 2:
-        names.append("|".join(parts[:2]) + "|")
-    names.append("*product|" + parts[1] if work.terms[1] and len(parts) > 1 else "*|" + "".join(parts[1:2]))
-    names.append("*")
-    return names
+    wider = ["|".join(parts[:2]) + "|"] if len(parts) > 2 else []
+    like = "*product|" + parts[1] if work.terms[1] and len(parts) > 1 else "*|" + "".join(parts[1:2])
+    return [work.kernel, *wider, like, "*"]
 
 
 def read_costs(answer: Mapping[str, Any]) -> CostTable:
@@ -191,3 +183,123 @@ def _overhead(gaps: Sequence[Tuple[float, int, float]]) -> Tuple[float, float]:
         missed = float(np.sum(np.abs(gap - run_us - node_us * count) / (times * count)))
         best = min(best, (missed, node_us, float(run_us)))
     return best[1], best[2]
+
+
+# Nine in ten of a normal error lie within so many standard errors.
+_NINE_IN_TEN = 1.645
+# What two measurements of the same pair differ by, and what no kernel alone shows: caches, memory, threads.
+_FLOOR = 0.10
+# Errors of kernels of a kind go together so far.
+_TOGETHER = 0.1
+_REASONS = 3
+_LEAST_SHARE = 0.05
+# Kernels that only carry numbers from one form to another.
+_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear", "Transpose", "ReorderInput", "ReorderOutput"})
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A predicted speed-up."""
+
+    speedup: float  # float time over INT8 time: above 1, INT8 is faster
+    low: float  # the lower end of an interval that holds the measured one in nine of ten cases
+    high: float  # its upper end
+    float_ms: float
+    int8_ms: float
+    reasons: Tuple[str, ...] = ()  # what eats the gain, the worst first, in words
+    known: float = 1.0  # share of the predicted time in kernels that were measured
+
+    @property
+    def pays(self) -> bool:
+        """Whether INT8 is expected to be faster."""
+        return self.speedup > 1.0
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the whole interval is on one side of 1."""
+        return self.low > 1.0 or self.high < 1.0
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Return everything as JSON-able data."""
+        digits = {"speedup": 4, "low": 4, "high": 4, "float_ms": 5, "int8_ms": 5, "known": 4}
+        return {
+            **{name: round(getattr(self, name), count) for name, count in digits.items()},
+            "reasons": list(self.reasons),
+        }
+
+    def __str__(self) -> str:
+        return "{:.2f}x ({:.2f} to {:.2f})".format(self.speedup, self.low, self.high)
+
+
+def predict_gain(plain: Sequence[Work], integer: Sequence[Work], table: CostTable) -> Gain:
+    """Predict the speed-up.
+
+    Args:
+        plain: The kernels that the float model runs.
+        integer: Those that the INT8 model runs.
+        table: What kernels cost on the device.
+
+    Raises:
+        ValueError: One of them runs nothing.
+    """
+    if not plain or not integer:
+        raise ValueError("there are no kernels to predict from")
+    costs = [[table.cost(work) for work in works] for works in (plain, integer)]
+    totals = [sum(cost.us for cost in side) + table.run_us for side in costs]
+    error = math.sqrt(sum(_error(works, side) ** 2 for works, side in zip((plain, integer), costs)) + _FLOOR**2)
+    factor = math.exp(_NINE_IN_TEN * error)
+    speedup = totals[0] / totals[1]
+    known = sum(cost.us for side in costs for cost in side if cost.is_known) / sum(totals)
+    reasons = _reasons(plain, integer, costs)
+    return Gain(speedup, speedup / factor, speedup * factor, totals[0] / 1e3, totals[1] / 1e3, reasons, known)
+
+
+def _error(works: Sequence[Work], costs: Sequence[Cost]) -> float:
+    """Return the standard error of a sum, as a share of it: kernels of a kind err together, kinds apart."""
+    whole = sum(cost.us for cost in costs)
+    kinds: Dict[str, List[float]] = {}
+    for work, cost in zip(works, costs):
+        kinds.setdefault(work.kernel, []).append(cost.us * cost.spread / whole)
+    squares = 0.0
+    for each in kinds.values():
+        alone = sum(part**2 for part in each)
+        squares += _TOGETHER * sum(each) ** 2 + (1 - _TOGETHER) * alone
+    return math.sqrt(squares)
+
+
+def _reasons(plain: Sequence[Work], integer: Sequence[Work], costs: Sequence[Sequence[Cost]]) -> Tuple[str, ...]:
+    """Return what INT8 spends on work that is not in integers, or that float does faster."""
+    whole = sum(cost.us for cost in costs[1])
+    spent = [_by_group(works, side) for works, side in zip((plain, integer), costs)]
+    found = []
+    for group, us in spent[1].items():
+        before = spent[0].get(group, 0.0)
+        # Work that integers made faster eats nothing.
+        lost = us - before / 2
+        if lost > 0 and us / whole >= _LEAST_SHARE:
+            found.append((lost, group, us / whole, before))
+    found.sort(reverse=True)
+    return tuple(_reason(group, share, before / (share * whole)) for _, group, share, before in found[:_REASONS])
+
+
+def _by_group(works: Sequence[Work], costs: Sequence[Cost]) -> Dict[str, float]:
+    spent: Dict[str, float] = defaultdict(float)
+    for work, cost in zip(works, costs):
+        spent[_group(work)] += cost.us
+    return spent
+
+
+def _group(work: Work) -> str:
+    if work.op in _CONVERSIONS:
+        return "conversions between float, integers and layouts"
+    name = work.op
+    for dress in ("QLinear", "Fused", "Nhwc"):
+        name = name.replace(dress, "")
+    name = "Gemm" if name in ("QGemm", "MatMul") else name
+    kind = work.kernel.split("|")[-1]
+    return "{} {}".format(kind, name) if kind in ("depthwise", "grouped", "pointwise", "spatial") else name
+
+
+def _reason(group: str, share: float, faster: float) -> str:
+    versus = " and are {:.1f}x as fast as in float".format(faster) if faster > 0 else ""
+    return "{} take {:.0%} of the INT8 time{}".format(group, share, versus)

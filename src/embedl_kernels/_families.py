@@ -1,9 +1,12 @@
-"""Kernel families as data: what integer kernels compute, by runtime, architecture and processor feature."""
+"""Kernel families as data: what integer kernels compute, by runtime, architecture and feature; and a probe of them."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import FrozenSet, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Optional, Tuple
+
+import numpy as np
 
 EXACT = "exact"
 SATURATING = "saturating"
@@ -18,31 +21,20 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 @dataclass(frozen=True)
 class Family:
-    """Kernels that give the same bits for the same file.
-
-    Attributes:
-        name: The name to ask for it by.
-        runtime: ``onnxruntime``, ``litert`` or ``openvino``.
-        architectures: Machine names that it is found on.
-        any_of: Processor features, one of which it needs; empty for none.
-        u8s8: What a sum of u8 × s8 products is: ``exact``, or ``saturating``: pairs are added in 16 bits and cut off.
-        signed: Whether kernels for signed activations are the fast ones.
-        wraps: Whether sums with a weight of -128 may wrap around: of all kernels (``all``), or of the depthwise ones.
-        add: How an addition of quantised values is computed: ``fused`` multiply-add, in ``steps``, in ``fixed`` point.
-        title: What people call such processors.
-        since: First version of the runtime for which this was checked.
-    """
+    """Kernels that give the same bits for the same file."""
 
     name: str
-    runtime: str
-    architectures: FrozenSet[str]
-    any_of: FrozenSet[str]
-    u8s8: str
-    signed: bool
-    title: str
+    runtime: str  # ``onnxruntime``, ``litert`` or ``openvino``
+    architectures: FrozenSet[str]  # machine names that it is found on
+    any_of: FrozenSet[str]  # processor features, one of which it needs; empty for none
+    u8s8: str  # what a sum of u8 × s8 products is: ``exact``, or ``saturating``: pairs are added in 16 bits and cut off
+    signed: bool  # whether kernels for signed activations are the fast ones
+    title: str  # what people call such processors
+    # Whether sums with a weight of -128 may wrap around: of all kernels (``all``), or of the depthwise ones
     wraps: str = ""
+    # How an addition of quantized values is computed: ``fused`` multiply-add, in ``steps``, in ``fixed`` point
     add: str = "fused"
-    since: Tuple[int, ...] = (1, 16)
+    since: Tuple[int, ...] = (1, 16)  # first version of the runtime for which this was checked
 
     @property
     def saturates(self) -> bool:
@@ -115,7 +107,7 @@ FAMILIES: Tuple[Family, ...] = (
 
 def families(runtime: str = "onnxruntime") -> Tuple[Family, ...]:
     """Return the families of a runtime."""
-    return tuple(one for one in FAMILIES if one.runtime == runtime)
+    return tuple(family for family in FAMILIES if family.runtime == runtime)
 
 
 def get_family(name: str) -> Family:
@@ -124,19 +116,19 @@ def get_family(name: str) -> Family:
     Raises:
         KeyError: There is none of that name; the message has those that are.
     """
-    for one in FAMILIES:
-        if one.name == name:
-            return one
+    for family in FAMILIES:
+        if family.name == name:
+            return family
     raise KeyError("There is no kernel family {!r}; known are {}.".format(name, ", ".join(f.name for f in FAMILIES)))
 
 
 def family_of(architecture: str, features: Iterable[str], runtime: str = "onnxruntime") -> Optional[Family]:
     """Return the family of a processor by what it says of itself, None for an architecture that is not known."""
     machine, found = architecture.lower(), {name.lower() for name in features}
-    for one in families(runtime):
-        fits = machine in one.architectures or (machine.startswith("arm") and "arm" in one.architectures)
-        if fits and (not one.any_of or one.any_of & found):
-            return one
+    for family in families(runtime):
+        fits = machine in family.architectures or (machine.startswith("arm") and "arm" in family.architectures)
+        if fits and (not family.any_of or family.any_of & found):
+            return family
     return None
 
 
@@ -154,3 +146,76 @@ def mismatch(requires: str, family: Optional[Family]) -> str:
         "this device, or make the portable file of its Q/DQ form: embedl-deploy relower FILE PORTABLE --dialect "
         "onnxruntime-x86".format(family.cause)
     )
+
+
+_LENGTH = 64
+_SUM = _LENGTH * 255 * 127
+_PAIRS = _LENGTH // 2 * 32767
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(payload)]) + payload
+
+
+def _value(name: bytes, kind: int) -> bytes:
+    """A graph input or output whose shape is left open."""
+    return _field(1, name) + _field(2, _field(1, bytes([0x08, kind])))
+
+
+def _model() -> bytes:
+    """MatMulInteger of uint8 A and int8 B, written as protobuf by hand: a board has no onnx package."""
+    node = _field(1, b"A") + _field(1, b"B") + _field(2, b"Y") + _field(4, b"MatMulInteger")
+    graph = _field(1, node) + _field(2, b"probe")
+    graph += _field(11, _value(b"A", 2)) + _field(11, _value(b"B", 3)) + _field(12, _value(b"Y", 6))
+    opset = _field(1, b"") + bytes([0x10, 10])
+    return bytes([0x08, 5]) + _field(7, graph) + _field(8, opset)
+
+
+MODEL = _model()
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the runtime answered."""
+
+    total: int  # the sum it gave
+    u8s8: str  # ``exact``, ``saturating``, or the sum itself as text where it is neither
+    milliseconds: float  # how long it took, session included
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Return everything as JSON-able data."""
+        return {"total": self.total, "u8s8": self.u8s8, "milliseconds": round(self.milliseconds, 3)}
+
+
+def probe(open_session: Callable[[bytes], Any]) -> Probe:
+    """Run the probe with a function that opens a session on a model in memory."""
+    start = time.perf_counter()
+    session = open_session(MODEL)
+    feed = {"A": np.full((8, _LENGTH), 255, np.uint8), "B": np.full((_LENGTH, 16), 127, np.int8)}
+    total = int(np.asarray(session.run(None, feed)[0]).reshape(-1)[0])
+    kind = {_SUM: EXACT, _PAIRS: SATURATING}.get(total, str(total))
+    return Probe(total, kind, (time.perf_counter() - start) * 1e3)
+
+
+def same_family(found: Optional[Family], asked: Probe, runtime: str = "onnxruntime") -> Optional[Family]:
+    """Return the family that the probe confirms: the one by features, or the one that answers as the runtime did.
+
+    An emulator or a virtual machine may hide features that the processor's description lists, and the other way round.
+    """
+    if found is None or found.u8s8 == asked.u8s8 or asked.u8s8 not in (EXACT, SATURATING):
+        return found
+    alike = (family for family in FAMILIES if family.runtime == runtime and family.architectures == found.architectures)
+    return next((family for family in alike if family.u8s8 == asked.u8s8), found)
+
+
+def kernels_here(open_session: Callable[[bytes], Any], architecture: str, features: Any) -> Dict[str, Any]:
+    """Return this machine's family, confirmed by the probe, as data for a record."""
+    by_features = family_of(architecture, features)
+    asked = probe(open_session)
+    family = same_family(by_features, asked)
+    return {
+        "family": None if family is None else family.name,
+        "by_features": None if by_features is None else by_features.name,
+        "u8s8": asked.u8s8,
+        "probe": asked.to_dict(),
+    }

@@ -14,27 +14,17 @@ _JUDGED = 256
 
 @dataclass(frozen=True)
 class Layer:
-    """A weighted layer whose kernel adds products in pairs; the last axis runs as the kernel does.
+    """A weighted layer whose kernel adds products in pairs; the last axis runs as the kernel does."""
 
-    Attributes:
-        weight: Real weights, (groups, channels, K): before rounding where they are known.
-        codes: The 8-bit integers it has.
-        scale: Their scales, (groups, channels).
-        inputs: Real inputs of calibration samples, (groups, rows, K), as they are after rounding; None for no data.
-        step: The step of the input's format.
-        clippable: Whether a Clip can stand before the input is rounded without breaking a kernel apart.
-        shared: Whether all channels must have one scale.
-        rounded: Whether the weights were rounded to the codes before, and nobody knows from what.
-    """
-
-    weight: np.ndarray
-    codes: np.ndarray
-    scale: np.ndarray
+    weight: np.ndarray  # real weights, (groups, channels, K): before rounding where they are known
+    codes: np.ndarray  # the 8-bit integers it has
+    scale: np.ndarray  # their scales, (groups, channels)
+    # Real inputs of calibration samples, (groups, rows, K), as they are after rounding; None for no data
     inputs: Optional[np.ndarray] = None
-    step: float = 0.0
-    clippable: bool = False
-    shared: bool = False
-    rounded: bool = False
+    step: float = 0.0  # the step of the input's format
+    clippable: bool = False  # whether a Clip can stand before the input is rounded without breaking a kernel apart
+    shared: bool = False  # whether all channels must have one scale
+    rounded: bool = False  # whether the weights were rounded to the codes before, and nobody knows from what
 
     def noise(self, real: np.ndarray, levels: int = 255) -> float:
         """Return the power of what a rounded weight and rounded inputs add to the output, per row and channel."""
@@ -68,21 +58,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A layer's weights by one remedy.
+    """A layer's weights by one remedy."""
 
-    Attributes:
-        codes: The integers, (groups, channels, K); None for a layer in float.
-        scale: Their scales, (groups, channels).
-        zero_point: Of the integers.
-        kind: ``int8``, ``uint8`` or ``float``.
-        levels: The largest integer an input may have: 255, or less behind a Clip.
-    """
-
-    codes: Optional[np.ndarray]
-    scale: np.ndarray
+    codes: Optional[np.ndarray]  # the integers, (groups, channels, K); None for a layer in float
+    scale: np.ndarray  # their scales, (groups, channels)
     zero_point: int = 0
-    kind: str = "int8"
-    levels: int = 255
+    kind: str = "int8"  # ``int8``, ``uint8`` or ``float``
+    levels: int = 255  # the largest integer an input may have: 255, or less behind a Clip
 
     @property
     def real(self) -> np.ndarray:
@@ -93,18 +75,12 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Remedy:
-    """A way to weights that no input can saturate.
+    """A way to weights that no input can saturate."""
 
-    Attributes:
-        name: One word, for the report.
-        title: What it does, for people.
-        fit: Returns the layer's weights, or None where it does not apply.
-        slowdown: How many times longer the layer takes than with full-speed kernels, on the family that it hurts most.
-    """
-
-    name: str
-    title: str
-    fit: Callable[[Layer], Optional[Fitted]]
+    name: str  # one word, for the report
+    title: str  # what it does, for people
+    fit: Callable[[Layer], Optional[Fitted]]  # returns the layer's weights, or None where it does not apply
+    # How many times longer the layer takes than with full-speed kernels, on the family that it hurts most
     slowdown: float = 1.0
 
 

@@ -14,27 +14,22 @@ TERMS = 7
 
 
 class Work(NamedTuple):
-    """What one node does.
+    """What one node does."""
 
-    Attributes:
-        kernel: The operator, the numbers it reads and, where it matters, what kind: ``QLinearConv|uint8|depthwise``.
-        op: The operator alone, as reasons name it.
-        terms: One for the call, products, bytes read, bytes written, bytes of weights, rows, and what a convolution
-            copies together before it multiplies; time is a sum of them.
-    """
-
-    kernel: str
-    op: str
+    kernel: str  # the operator, the numbers it reads and, where it matters, what kind: ``QLinearConv|uint8|depthwise``
+    op: str  # the operator alone, as reasons name it
+    # One for the call, products, bytes read, bytes written, bytes of weights, rows, and what a convolution copies
+    # together before it multiplies; time is a sum of them
     terms: Tuple[float, ...]
 
 
 def read_typed(shapes: Iterable[Any]) -> List[Typed]:
     """Return types and shapes as a profile of ONNX Runtime has them: ``[{"float": [1, 3, 8, 8]}, ...]``."""
     found: List[Typed] = []
-    for one in shapes:
-        if not isinstance(one, Mapping):
+    for shape in shapes:
+        if not isinstance(shape, Mapping):
             continue
-        for dtype, sizes in one.items():
+        for dtype, sizes in shape.items():
             found.append((str(dtype), tuple(int(size) for size in sizes)))
     return found
 
@@ -75,7 +70,7 @@ def _bytes(values: Sequence[Typed]) -> float:
 
 
 def _of_rank(values: Sequence[Typed], least: int) -> List[Typed]:
-    return [one for one in values if len(one[1]) >= least]
+    return [pair for pair in values if len(pair[1]) >= least]
 
 
 def _convolution(op: str, inputs: Sequence[Typed], outputs: Sequence[Typed]) -> Tuple[float, str, float, float, float]:
@@ -119,7 +114,7 @@ def _turn_kind(inputs: Sequence[Typed], outputs: Sequence[Typed]) -> str:
     """Return how far a transpose carries: whole rows, a matrix turned, or single elements over many axes."""
     if not inputs or not outputs or inputs[0][1][-1:] == outputs[0][1][-1:]:
         return "rows"
-    before, after = ([size for size in one[0][1] if size > 1] for one in (inputs, outputs))
+    before, after = ([size for size in side[0][1] if size > 1] for side in (inputs, outputs))
     for start in range(len(before)):
         rest = before[:start] + before[start + 1 :]
         if any([*rest[:end], before[start], *rest[end:]] == after for end in range(len(before))):

@@ -1,64 +1,56 @@
-"""One profile: latency without profiling on, then a few profiled runs for the layers, and all that explains them."""
+"""One model: latency without profiling on, then a few profiled runs for the layers. Or several models in turns."""
 
 from __future__ import annotations
 
-import time
+from argparse import Namespace
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict
 
 from embedl_device.arrays import Arrays
-from embedl_device.document import feed_for, measured
-from embedl_device.measure import Plan
-from embedl_device.program import say
+from embedl_device.document import Loaded, load_timed, measured, measured_in_turns
+from embedl_device.program import models_of, plan_of, run_on_samples, say, turns_of
 from embedl_litert.profiler import NoLayersError, as_rows, profile_layers
 from embedl_litert.session import PROGRAM, Model, Settings, runtime_version
 
 
-class Request(NamedTuple):
-    """What to profile and how.
-
-    Attributes:
-        model: The model file.
-        settings: How the runtime is to run it.
-        plan: How much to measure.
-        shapes: Shapes for inputs that have none of their own.
-        input_dir: Data to run on; made up when not given.
-        layer_runs: Profiled runs for the layers; 0 leaves them out.
-    """
-
-    model: Path
-    settings: Settings
-    plan: Plan = Plan()
-    shapes: Sequence[Tuple[str, Tuple[int, ...]]] = ()
-    input_dir: Optional[Path] = None
-    layer_runs: int = 10
-
-
-def profile(request: Request) -> Dict[str, Any]:
+def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     """Measure a model and return the document."""
-    say(PROGRAM, "loading {}".format(request.model))
-    start = time.perf_counter_ns()
-    model = Model(request.model, request.settings)
-    load_us = (time.perf_counter_ns() - start) / 1e3
-    feed, data = feed_for(model.inputs, request.input_dir, request.shapes)
-    document = measured(PROGRAM, model.runner(feed), request.plan, load_us, request.model)
+    say(PROGRAM, "loading {}".format(arguments.model))
+    model, load_us, feed, data = load_timed(lambda: Model(arguments.model, settings), arguments)
+    document = measured(PROGRAM, model.runner(feed), plan_of(arguments), load_us, arguments.model)
     del model
-    return dict(
-        document,
-        runtime={"name": "litert", "version": runtime_version(), "available": []},
-        settings=request.settings._asdict(),
-        data=data,
-        layers=_layers(request, feed),
-        placement=None,
-    )
+    layers = _layers(arguments, settings, feed)
+    return dict(document, data=data, layers=layers, placement=None, **_runtime_facts(settings))
 
 
-def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
-    if request.layer_runs < 1:
+def pair(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
+    """Measure two or more models in turns in one process, so that what the board does meanwhile happens to all."""
+
+    def load(path: Path) -> Loaded:
+        model, load_us, feed, data = load_timed(lambda: Model(path, settings), arguments)
+        return Loaded(model.runner(feed), load_us, {"data": data})
+
+    document = measured_in_turns(PROGRAM, models_of(arguments), load, turns_of(arguments))
+    return dict(document, **_runtime_facts(settings))
+
+
+def run_inference(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
+    """Run a model on data and return what was written."""
+    _, answer = run_on_samples(arguments, lambda: Model(arguments.model, settings))
+    return dict(answer, runtime_version=runtime_version())
+
+
+def _runtime_facts(settings: Settings) -> Dict[str, Any]:
+    runtime: Dict[str, Any] = {"name": "litert", "version": runtime_version(), "available": []}
+    return {"runtime": runtime, "settings": settings._asdict()}
+
+
+def _layers(arguments: Namespace, settings: Settings, feed: Arrays) -> Dict[str, Any]:
+    if arguments.layer_runs < 1:
         return {"rows": [], "runs": 0}
-    say(PROGRAM, "profiling layers over {} runs".format(request.layer_runs))
+    say(PROGRAM, "profiling layers over {} runs".format(arguments.layer_runs))
     try:
-        return as_rows(profile_layers(request.model, request.settings, feed, request.layer_runs))
+        return as_rows(profile_layers(arguments.model, settings, feed, arguments.layer_runs))
     except NoLayersError as error:
         say(PROGRAM, "no layers: {}".format(error))
         return {"rows": [], "runs": 0, "missing_because": str(error)}

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from embedl_device.arrays import Arrays
-from embedl_device.measure import percentile
+from embedl_device.statistics import percentile
 from embedl_litert.session import Settings, runtime_folder, runtime_version
 
 KNOWN_VERSIONS = ("2.3.0",)
@@ -76,6 +76,8 @@ class _Session:
     """A model compiled for profiling. The process ends soon after: what C made is left to it."""
 
     def __init__(self, library: Path, path: Path, settings: Settings) -> None:
+        # What C points to must live as long as this object.
+        self._kept: List[Any] = []
         try:
             self._library = ctypes.CDLL(str(library))
         except OSError as error:
@@ -115,12 +117,6 @@ class _Session:
                 opaque = self._make("LiteRtCreateOpaqueOptions", name, ctypes.cast(text, ctypes.c_void_p), _KEEP)
                 self._call("LiteRtAddOpaqueOptions", options, opaque)
         return options
-
-    @property
-    def _kept(self) -> List[Any]:
-        """What C points to must live as long as this object."""
-        kept: List[Any] = self.__dict__.setdefault("_kept_alive", [])
-        return kept
 
     def _buffers(self, kind: str) -> Any:
         count = ctypes.c_size_t()
@@ -202,11 +198,8 @@ class _Session:
             raise NoLayersError("LiteRT's {} ended with status {}".format(name, status))
 
 
-def _keep(_: Optional[int]) -> None:
-    """Free nothing: the text belongs to Python."""
-
-
-_KEEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_keep)
+# Frees nothing: the text belongs to Python.
+_KEEP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
 
 
 def without_doubles(events: Sequence[Event]) -> List[Event]:

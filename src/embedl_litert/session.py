@@ -6,13 +6,12 @@ import contextlib
 import importlib
 import importlib.util
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from embedl_device.arrays import Arrays
-from embedl_device.errors import BoardError
-from embedl_device.tensors import Tensor
+from embedl_device.arrays import Arrays, Tensor
+from embedl_device.errors import BoardError, first_words
 
 PROGRAM = "embedl-litert"
 DISTRIBUTION = "ai-edge-litert"
@@ -20,15 +19,10 @@ _MODULE = "ai_edge_litert"
 
 
 class Settings(NamedTuple):
-    """How the runtime is to run a model.
+    """How the runtime is to run a model."""
 
-    Attributes:
-        threads: Threads within one operator; None leaves it to the runtime.
-        xnnpack: Let the XNNPACK delegate take the operators it can.
-    """
-
-    threads: Optional[int] = None
-    xnnpack: bool = True
+    threads: Optional[int] = None  # threads within one operator; None leaves it to the runtime
+    xnnpack: bool = True  # let the XNNPACK delegate take the operators it can
 
 
 def runtime() -> Any:
@@ -75,7 +69,7 @@ class Model:
             self._interpreter.allocate_tensors()
         except Exception as error:  # the runtime raises ValueError and RuntimeError for everything
             raise BoardError(
-                "LiteRT {} cannot load {}: {}".format(runtime_version(), path, _first_words(error))
+                "LiteRT {} cannot load {}: {}".format(runtime_version(), path, first_words(error))
             ) from error
         self._inputs = {value["name"]: value for value in self._interpreter.get_input_details()}
         self._outputs = {value["name"]: value for value in self._interpreter.get_output_details()}
@@ -85,28 +79,13 @@ class Model:
         """The model's inputs."""
         return [_tensor(value) for value in self._inputs.values()]
 
-    @property
-    def outputs(self) -> List[Tensor]:
-        """The model's outputs."""
-        return [_tensor(value) for value in self._outputs.values()]
-
-    @property
-    def numbers(self) -> Dict[str, Tuple[float, int]]:
-        """Scale and zero point of integer inputs and outputs, by name."""
-        values = {**self._inputs, **self._outputs}
-        return {
-            name: (float(value["quantization"][0]), int(value["quantization"][1]))
-            for name, value in values.items()
-            if value["quantization"][0]
-        }
-
     def run(self, feed: Arrays) -> Arrays:
         """Run the model once."""
         run = self.runner(feed)
         try:
             run()
         except Exception as error:  # the runtime raises ValueError and RuntimeError for everything
-            raise BoardError("LiteRT failed while running the model: {}".format(_first_words(error))) from error
+            raise BoardError("LiteRT failed while running the model: {}".format(first_words(error))) from error
         return {name: self._interpreter.get_tensor(value["index"]) for name, value in self._outputs.items()}
 
     def runner(self, feed: Arrays) -> Callable[[], object]:
@@ -126,7 +105,3 @@ def _tensor(value: Dict[str, Any]) -> Tensor:
     open_sizes = value.get("shape_signature", value["shape"])
     shape = tuple(int(size) if size >= 0 else None for size in open_sizes)
     return Tensor(value["name"], np.dtype(value["dtype"]).name, shape)
-
-
-def _first_words(error: Exception) -> str:
-    return " ".join(str(error).split())[:800]

@@ -1,4 +1,4 @@
-"""The program on the board: optimise, profile and run ONNX models with ONNX Runtime.
+"""The program on the board: optimize, profile and run ONNX models with ONNX Runtime.
 
 Small on purpose: numpy, onnxruntime and the standard library, Python 3.8 and newer.
 """

@@ -10,18 +10,17 @@ import shutil
 import tempfile
 import time
 import zipfile
+from argparse import Namespace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from embedl_device import board
-from embedl_device.document import feed_for
+from embedl_device.arrays import made_up_feed
 from embedl_device.errors import BoardError
 from embedl_device.program import say
 from embedl_device.rounds import queue_clock
-from embedl_kernels import kernels_here
-from embedl_onnxruntime.session import Model, Settings, runtime
+from embedl_onnxruntime.session import PROGRAM, Model, Settings, kernels, runtime
 
-PROGRAM = "embedl-onnxruntime"
 _KERNEL = "_kernel_time"
 _FEWEST_ROUNDS = 6
 _MOST_ROUNDS = 60
@@ -43,26 +42,20 @@ class _Loaded(NamedTuple):
     times_us: List[float]
 
 
-def kernel_costs(models: Path, settings: Settings, seconds: float) -> Dict[str, Any]:
-    """Time the kernels of all models of a folder or an archive.
-
-    Args:
-        models: The folder, or the .zip file.
-        settings: How the runtime is to run them.
-        seconds: At most so long; a few rounds are always taken.
-    """
+def kernel_costs(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
+    """Time the kernels of all models of a folder or a .zip file, at most so long; a few rounds are always taken."""
     start = time.perf_counter()
     folder = Path(tempfile.mkdtemp(prefix="embedl-onnxruntime-"))
     try:
-        files = _files(models, folder)
+        files = _files(arguments.models, folder)
         say(PROGRAM, "timing the kernels of {} models".format(len(files)))
         loaded = [_load(path, settings, folder) for path in files]
-        rounds = _take_turns(loaded, start + seconds)
+        rounds = _take_turns(loaded, start + arguments.seconds)
         return {
-            "models": {one.name: _summary(one) for one in loaded},
+            "models": {network.name: _summary(network) for network in loaded},
             "rounds": rounds,
             "seconds": round(time.perf_counter() - start, 3),
-            "kernels": _kernels(),
+            "kernels": kernels(),
             "runtime_version": runtime().__version__,
             "settings": dict(settings._asdict(), providers=list(settings.providers)),
             "board": board.describe(),
@@ -90,7 +83,7 @@ def _files(models: Path, folder: Path) -> List[Path]:
 
 def _load(path: Path, settings: Settings, folder: Path) -> _Loaded:
     shapes = Model(path, settings, profile_prefix=str(folder / "shapes"), is_alone=False, keeps_weights=True)
-    feed, _ = feed_for(shapes.inputs, None, ())
+    feed = made_up_feed(shapes.inputs, {})
     shapes.runner(feed)()
     facts = {key: facts for key, _, facts in _events(shapes)}
     plain = Model(path, settings, is_alone=False)
@@ -117,28 +110,28 @@ def _take_turns(loaded: Sequence[_Loaded], deadline: float) -> int:
     with queue_clock() as clock:
         queue_ns = clock or (lambda: 0)
         while rounds < _FEWEST_ROUNDS or (rounds < _MOST_ROUNDS and time.perf_counter() < deadline):
-            for one in loaded:
-                for _ in range(_repeats(one)):
-                    one.profiled()
-                for _ in range(_repeats(one)):
+            for network in loaded:
+                for _ in range(_repeats(network)):
+                    network.profiled()
+                for _ in range(_repeats(network)):
                     queued, start = queue_ns(), time.perf_counter_ns()
-                    one.plain()
-                    one.times_us.append((time.perf_counter_ns() - start - queue_ns() + queued) / 1e3)
+                    network.plain()
+                    network.times_us.append((time.perf_counter_ns() - start - queue_ns() + queued) / 1e3)
             rounds += 1
     return rounds
 
 
-def _repeats(one: _Loaded) -> int:
+def _repeats(network: _Loaded) -> int:
     """Return how often a model runs in its turn: a short one more often, until its data is where a loop has it."""
-    return 1 if not one.times_us else max(1, min(_MOST_REPEATS, int(_TURN_US / max(min(one.times_us), 1.0))))
+    return 1 if not network.times_us else max(1, min(_MOST_REPEATS, int(_TURN_US / max(min(network.times_us), 1.0))))
 
 
-def _summary(one: _Loaded) -> Dict[str, Any]:
+def _summary(network: _Loaded) -> Dict[str, Any]:
     """Return the model's time without the profile on, and each of its nodes."""
     times: Dict[_Key, List[float]] = {}
-    for key, time_us, _ in _events(one.model):
+    for key, time_us, _ in _events(network.model):
         times.setdefault(key, []).append(time_us)
-    facts = one.facts
+    facts = network.facts
     nodes = [
         {
             "op": facts[key].get("op_name", ""),
@@ -149,20 +142,10 @@ def _summary(one: _Loaded) -> Dict[str, Any]:
         for key, each in times.items()
         if key in facts
     ]
-    return {"us": round(fastest_quarter(one.times_us[1:] or one.times_us), 3), "nodes": nodes}
+    return {"us": round(fastest_quarter(network.times_us[1:] or network.times_us), 3), "nodes": nodes}
 
 
 def fastest_quarter(times: Sequence[float]) -> float:
     """Return the mean of the fastest quarter; the least alone would be short: times are whole microseconds."""
     best = sorted(times)[: max((len(times) + 3) // 4, 1)]
     return sum(best) / len(best)
-
-
-def _kernels() -> Dict[str, Any]:
-    ort = runtime()
-    facts = board.describe()
-
-    def session(model: bytes) -> Any:
-        return ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-
-    return kernels_here(session, str(facts["architecture"]), facts["cpu_features"])

@@ -1,96 +1,241 @@
-"""One profile: latency without profiling on, then a few profiled runs for the layers, and all that explains them."""
+"""One model: latency without profiling on, then a few profiled runs for the layers. Or several models in turns.
+
+The runtime's profile file is read as a stream, a million events in little memory. It is a JSON array of Chrome-trace
+events (https://onnxruntime.ai/docs/performance/tune-performance/), one per line, times in microseconds. Only a few
+fields of each line matter, so they are picked out without parsing the rest. Old versions do not escape node names: a
+name with a quote breaks the JSON but not the picking.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import tempfile
-import time
+from argparse import Namespace
+from array import array
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from embedl_device import board
 from embedl_device.arrays import Arrays
-from embedl_device.document import feed_for, measured
+from embedl_device.document import Loaded, load_timed, measured, measured_in_turns
 from embedl_device.errors import BoardError
-from embedl_device.measure import Plan, percentile
-from embedl_device.program import say
-from embedl_onnxruntime.session import CPU, Model, Settings, kernels, runtime
-from embedl_onnxruntime.trace import Layer, Trace, read_trace
+from embedl_device.program import models_of, plan_of, run_on_samples, say, turns_of
+from embedl_device.statistics import percentile
+from embedl_onnxruntime.session import CPU, PROGRAM, Model, Settings, kernels, runtime
 
-PROGRAM = "embedl-onnxruntime"
+_KERNEL = b"_kernel_time"
+# Written by every version from 1.16 on in this order; the name may hold anything and ends before its args.
+_EVENT = re.compile(
+    rb'^\{"cat" ?: ?"Node",.*?"dur" ?: ?(\d+),"ts" ?: ?\d+,"ph" ?: ?"X","name" ?: ?"(.*?)_kernel_time","args" ?: ?\{'
+)
+_FIELD = {
+    name: re.compile(rb'"' + name.encode() + rb'" ?: ?"([^"]*)"') for name in ("op_name", "provider", "node_index")
+}
+_RUN = re.compile(rb'"dur" ?: ?(\d+),.*"name" ?: ?"model_run"')
 # The runtime keeps at most a million events and drops the rest in silence.
 _MOST_EVENTS = 500_000
 
 
-class Request(NamedTuple):
-    """What to profile and how.
+class Layer(NamedTuple):
+    """One node as the runtime ran it; ``runs_us`` has what it took in each profiled run, the cold one first."""
 
-    Attributes:
-        model: The model file.
-        settings: How the runtime is to run it.
-        plan: How much to measure.
-        shapes: Shapes for inputs that have none of their own.
-        input_dir: Data to run on; made up when not given.
-        layer_runs: Profiled runs for the layers; 0 leaves them out.
-        require_provider: Fail if a node of the model runs elsewhere.
-        keep_trace: Where the runtime's own profile file is to be kept.
-    """
-
-    model: Path
-    settings: Settings
-    plan: Plan = Plan()
-    shapes: Sequence[Tuple[str, Tuple[int, ...]]] = ()
-    input_dir: Optional[Path] = None
-    layer_runs: int = 10
-    require_provider: Optional[str] = None
-    keep_trace: Optional[Path] = None
+    name: str
+    op_type: str
+    provider: str
+    total_us: float
+    calls: int
+    runs_us: Sequence[float]
 
 
-def profile(request: Request) -> Dict[str, Any]:
+class Trace(NamedTuple):
+    """What a profile file holds: layers in the order they first ran, and the profiled runs."""
+
+    layers: List[Layer]
+    runs: int
+    run_us: float
+    first_run_us: float
+    unreadable_lines: int
+
+
+class _Sum:
+    __slots__ = ("_last_run", "calls", "op_type", "provider", "runs_us")
+
+    def __init__(self, op_type: str, provider: str) -> None:
+        self.op_type = op_type
+        self.provider = provider
+        self.runs_us = array("d")
+        self.calls = 0
+        self._last_run = -1
+
+    def add(self, time_us: float, run: int) -> None:
+        """Add a call; a node in a loop has several in one run."""
+        if run == self._last_run:
+            self.runs_us[-1] += time_us
+        else:
+            self.runs_us.append(time_us)
+            self._last_run = run
+        self.calls += 1
+
+
+def read_trace(path: Path) -> Trace:
+    """Sum up a profile file per node."""
+    sums: Dict[Tuple[bytes, bytes], _Sum] = {}
+    runs, run_us, first_run_us, unreadable = 0, 0.0, 0.0, 0
+    with path.open("rb") as file:
+        for line in file:
+            event = _EVENT.match(line)
+            if event is not None:
+                args = line[event.end() :]
+                key = (event[2], _field(args, "node_index"))
+                found = sums.get(key)
+                if found is None:
+                    found = sums[key] = _Sum(_text(_field(args, "op_name")), _text(_field(args, "provider")))
+                found.add(int(event[1]), runs)
+            elif b'"model_run"' in line:
+                run = _RUN.search(line)
+                if run is not None:
+                    first_run_us = int(run[1]) if runs == 0 else first_run_us
+                    runs += 1
+                    run_us += int(run[1])
+            elif _KERNEL in line:
+                unreadable += not _add_by_json(line, sums, runs)
+    layers = [
+        Layer(_unescaped(name), found.op_type, found.provider, sum(found.runs_us), found.calls, found.runs_us)
+        for (name, _), found in sums.items()
+    ]
+    return Trace(layers, runs, run_us, first_run_us, unreadable)
+
+
+def _field(args: bytes, name: str) -> bytes:
+    found = _FIELD[name].search(args)
+    return found[1] if found is not None else b""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _unescaped(name: bytes) -> str:
+    """Return a node's name; newer versions escape it as JSON does, older ones write it raw."""
+    text = _text(name)
+    try:
+        value = json.loads('"{}"'.format(text))
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text
+
+
+def _add_by_json(line: bytes, sums: Dict[Tuple[bytes, bytes], _Sum], run: int) -> bool:
+    """Take a line written in another order of fields, as a later version might."""
+    try:
+        event = json.loads(line.strip().rstrip(b",").decode("utf-8", "replace"))
+        name = event["name"][: -len(_KERNEL)].encode()
+        args = event.get("args") or {}
+        key = (name, str(args.get("node_index", "")).encode())
+        time_us = float(event["dur"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    if key not in sums:
+        sums[key] = _Sum(str(args.get("op_name", "")), str(args.get("provider", "")))
+    sums[key].add(time_us, run)
+    return True
+
+
+def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     """Measure a model and return the document."""
-    check_available(request.require_provider)
-    say(PROGRAM, "loading {}".format(request.model))
-    start = time.perf_counter_ns()
-    model = Model(request.model, request.settings)
-    load_us = (time.perf_counter_ns() - start) / 1e3
-    feed, data = feed_for(model.inputs, request.input_dir, request.shapes)
+    required = arguments.require_provider
+    check_available(required)
+    say(PROGRAM, "loading {}".format(arguments.model))
+    model, load_us, feed, data = load_timed(lambda: Model(arguments.model, settings), arguments)
     placement = model.placement()
-    check_placement(placement, request.settings, request.require_provider)
+    check_placement(placement, settings, required)
     warnings = model.warnings
-    document = measured(PROGRAM, model.runner(feed), request.plan, load_us, request.model)
+    document = measured(PROGRAM, model.runner(feed), plan_of(arguments), load_us, arguments.model)
     del model
-    layers = _layers(request, feed)
+    layers = _layers(arguments, settings, feed)
     if placement is None and layers["rows"]:
         placement = _placement_from(layers["rows"])
-        check_placement(placement, request.settings, request.require_provider)
+        check_placement(placement, settings, required)
+    facts = {"data": data, "layers": layers, "placement": placement, "warnings": warnings}
+    return dict(document, **facts, **_runtime_facts(settings))
+
+
+def pair(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
+    """Measure two or more models in turns in one process, so that what the board does meanwhile happens to all."""
+    check_available(arguments.require_provider)
+
+    def load(path: Path) -> Loaded:
+        model, load_us, feed, data = load_timed(lambda: Model(path, settings, is_alone=False), arguments)
+        placement = model.placement()
+        check_placement(placement, settings, arguments.require_provider)
+        nodes = None if placement is None else {name: len(found) for name, found in placement.items()}
+        facts = {"data": data, "nodes_by_execution_provider": nodes, "warnings": model.warnings}
+        return Loaded(model.runner(feed), load_us, facts)
+
+    document = measured_in_turns(PROGRAM, models_of(arguments), load, turns_of(arguments))
+    warnings = ["{}: {}".format(row["file_name"], text) for row in document["models"] for text in row.pop("warnings")]
+    return dict(document, warnings=list(dict.fromkeys(warnings)), **_runtime_facts(settings))
+
+
+def compile_model(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
+    """Let the runtime optimize a model, keep it, and return what it is."""
+    output = arguments.output
+    output.parent.mkdir(parents=True, exist_ok=True)
+    part = output.with_name(output.name + ".part")
+    try:
+        model = Model(arguments.model, settings, optimized_path=part)
+        inputs, outputs = model.inputs, model.outputs
+        part.replace(output)
+    finally:
+        if part.exists():
+            part.unlink()
+    return {
+        "output": str(output),
+        "size_bytes": output.stat().st_size,
+        "inputs": [tensor._asdict() for tensor in inputs],
+        "outputs": [tensor._asdict() for tensor in outputs],
+        "placement": model.placement(),
+        "runtime_version": runtime().__version__,
+        "board": board.describe(),
+        "kernels": kernels(),
+        "warnings": model.warnings,
+    }
+
+
+def run_inference(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
+    """Run a model on data and return what was written."""
+    model, answer = run_on_samples(arguments, lambda: Model(arguments.model, settings))
+    facts = {"providers": model.providers, "warnings": model.warnings, "kernels": kernels()}
+    return dict(answer, runtime_version=runtime().__version__, **facts)
+
+
+def _runtime_facts(settings: Settings) -> Dict[str, Any]:
     ort = runtime()
-    return dict(
-        document,
-        runtime={"name": "onnxruntime", "version": ort.__version__, "available": ort.get_available_providers()},
-        settings=dict(request.settings._asdict(), providers=list(request.settings.providers)),
-        data=data,
-        layers=layers,
-        placement=placement,
-        kernels=kernels(),
-        warnings=warnings,
-    )
+    return {
+        "runtime": {"name": "onnxruntime", "version": ort.__version__, "available": ort.get_available_providers()},
+        "settings": dict(settings._asdict(), providers=list(settings.providers)),
+        "kernels": kernels(),
+    }
 
 
-def _layers(request: Request, feed: Arrays) -> Dict[str, Any]:
-    if request.layer_runs < 1:
+def _layers(arguments: Namespace, settings: Settings, feed: Arrays) -> Dict[str, Any]:
+    if arguments.layer_runs < 1:
         return {"rows": [], "runs": 0}
     # Beside what is kept, so that whoever removes that folder removes everything, also after a crash.
-    beside = None if request.keep_trace is None else str(request.keep_trace.parent)
+    beside = None if arguments.keep_trace is None else str(arguments.keep_trace.parent)
     folder = Path(tempfile.mkdtemp(prefix="embedl-onnxruntime-", dir=beside))
     try:
-        say(PROGRAM, "profiling layers over {} runs".format(request.layer_runs))
-        model = Model(request.model, request.settings, profile_prefix=str(folder / "trace"))
+        say(PROGRAM, "profiling layers over {} runs".format(arguments.layer_runs))
+        model = Model(arguments.model, settings, profile_prefix=str(folder / "trace"))
         run = model.runner(feed)
-        for _ in range(request.layer_runs + 1):
+        for _ in range(arguments.layer_runs + 1):
             run()
         path = model.end_profiling()
         trace = read_trace(path)
-        if request.keep_trace is not None:
-            path.replace(request.keep_trace)
+        if arguments.keep_trace is not None:
+            path.replace(arguments.keep_trace)
         return _as_rows(trace)
     finally:
         shutil.rmtree(str(folder), ignore_errors=True)
@@ -108,17 +253,16 @@ def _as_rows(trace: Trace) -> Dict[str, Any]:
         "first_run_ms": trace.first_run_us / 1e3,
         "unreadable_lines": trace.unreadable_lines,
         "is_complete": sum(layer.calls for layer in trace.layers) < _MOST_EVENTS,
-        "rows": [_row(layer, time_us, total) for layer, time_us in zip(trace.layers, times)],
-    }
-
-
-def _row(layer: Layer, time_us: float, total_us: float) -> Dict[str, Any]:
-    return {
-        "name": layer.name,
-        "op_type": layer.op_type,
-        "provider": layer.provider,
-        "time_ms": time_us / 1e3,
-        "share": time_us / total_us,
+        "rows": [
+            {
+                "name": layer.name,
+                "op_type": layer.op_type,
+                "provider": layer.provider,
+                "time_ms": time_us / 1e3,
+                "share": time_us / total,
+            }
+            for layer, time_us in zip(trace.layers, times)
+        ],
     }
 
 

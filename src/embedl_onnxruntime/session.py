@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from embedl_device import board
-from embedl_device.arrays import Arrays
-from embedl_device.errors import BoardError
-from embedl_device.tensors import Tensor
+from embedl_device.arrays import Arrays, Tensor
+from embedl_device.errors import BoardError, first_words
 from embedl_kernels import REQUIRES, family_of, get_family, kernels_here, mismatch
 
+PROGRAM = "embedl-onnxruntime"
 CPU = "CPUExecutionProvider"
 LEVELS = {
     "disable": "ORT_DISABLE_ALL",
@@ -27,21 +27,13 @@ _DTYPES = {
 
 
 class Settings(NamedTuple):
-    """How the runtime is to run a model.
+    """How the runtime is to run a model."""
 
-    Attributes:
-        providers: Execution providers in order of preference.
-        threads: Threads within one operator; None leaves it to the runtime.
-        level: Graph optimisation: disable, basic, extended or all.
-        allow_fallback: Go on when a provider that was asked for cannot be used at all.
-        allow_saturation: Go on when the file needs exact kernels and those of this processor saturate.
-    """
-
-    providers: Tuple[str, ...] = (CPU,)
-    threads: Optional[int] = None
-    level: str = "all"
-    allow_fallback: bool = False
-    allow_saturation: bool = False
+    providers: Tuple[str, ...] = (CPU,)  # execution providers in order of preference
+    threads: Optional[int] = None  # threads within one operator; None leaves it to the runtime
+    level: str = "all"  # graph optimization: disable, basic, extended or all
+    allow_fallback: bool = False  # go on when a provider that was asked for cannot be used at all
+    allow_saturation: bool = False  # go on when the file needs exact kernels and those of this processor saturate
 
 
 def runtime() -> Any:
@@ -59,7 +51,6 @@ def runtime() -> Any:
 
 @lru_cache(maxsize=None)
 def _kernels() -> Dict[str, Any]:
-    """Ask the CPU kernels, once per process."""
     facts = board.describe()
     try:
         return kernels_here(_open, facts["architecture"], facts["cpu_features"])
@@ -67,7 +58,7 @@ def _kernels() -> Dict[str, Any]:
         by_features = family_of(facts["architecture"], facts["cpu_features"])
         name = None if by_features is None else by_features.name
         nothing: Dict[str, Any] = {"family": None, "by_features": name, "u8s8": None, "probe": None}
-        return dict(nothing, problem="the kernels could not be asked: {}".format(_first_words(error)))
+        return dict(nothing, problem="the kernels could not be asked: {}".format(first_words(error)))
 
 
 def kernels() -> Dict[str, Any]:
@@ -84,11 +75,7 @@ def _open(model: bytes) -> Any:
 
 
 class Model:
-    """A loaded model.
-
-    Attributes:
-        warnings: What is wrong with its answers here, in sentences; empty for nothing.
-    """
+    """A loaded model; ``warnings`` say what is wrong with its answers here."""
 
     def __init__(
         self,
@@ -125,7 +112,7 @@ class Model:
             self._session = ort.InferenceSession(str(path), options, providers=list(settings.providers))
         except Exception as error:  # the runtime raises a class of its own per cause, and RuntimeError
             raise BoardError(
-                "ONNX Runtime {} cannot load {}: {}".format(ort.__version__, path, _first_words(error))
+                "ONNX Runtime {} cannot load {}: {}".format(ort.__version__, path, first_words(error))
             ) from error
         self._check_fallback(settings)
         self.warnings: List[str] = self._check_kernels(settings)
@@ -150,7 +137,7 @@ class Model:
         try:
             values = self._session.run(None, feed)
         except Exception as error:  # the runtime raises a class of its own per cause, and RuntimeError
-            raise BoardError("ONNX Runtime failed while running the model: {}".format(_first_words(error))) from error
+            raise BoardError("ONNX Runtime failed while running the model: {}".format(first_words(error))) from error
         return dict(zip((tensor.name for tensor in self.outputs), values))
 
     def runner(self, feed: Arrays) -> Any:
@@ -209,7 +196,3 @@ def _check_providers(wanted: Sequence[str], available: Sequence[str]) -> None:
     unknown = [name for name in wanted if name not in available]
     if unknown:
         raise BoardError("This ONNX Runtime has no {}; it has: {}.".format(", ".join(unknown), ", ".join(available)))
-
-
-def _first_words(error: Exception) -> str:
-    return " ".join(str(error).split())[:800]

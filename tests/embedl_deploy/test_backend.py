@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from embedl_deploy import backend as module
-from embedl_deploy.backend import Backend, BackendWarning, discover_backends, get_backend, reset_backends, set_backend
-from embedl_deploy.errors import BackendSelectionError, PatternError, UnknownBackendError
+from embedl_deploy.backend import Backend, discover_backends, get_backend, reset_backends, set_backend
+from embedl_deploy.errors import BackendSelectionError, PatternError, PluginWarning, UnknownBackendError
 from embedl_deploy.patterns import ConvBNPattern, RemoveDropoutPattern
 
 Install = Callable[[str, str], None]
@@ -23,7 +23,7 @@ def _forget() -> Iterator[None]:
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Return a function that installs a distribution with one backend; nothing else is installed."""
-    monkeypatch.setattr(module, "ENTRY_POINT_GROUP", "embedl_deploy.backends.test")
+    monkeypatch.setattr(module._registry, "group", "embedl_deploy.backends.test")
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def write(name: str, source: str) -> None:
@@ -85,7 +85,7 @@ def test_a_broken_backend_does_not_take_the_others_down(install: Install) -> Non
     """An import that fails is reported by name and reason; the rest works."""
     install("good", GOOD.format("good"))
     install("sick", "raise RuntimeError('no driver')\n")
-    with pytest.warns(BackendWarning, match=r"'sick' could not be loaded.*RuntimeError: no driver"):
+    with pytest.warns(PluginWarning, match=r"'sick' could not be loaded.*RuntimeError: no driver"):
         assert [backend.name for backend in discover_backends()] == ["good"]
     with pytest.raises(UnknownBackendError, match=r"'sick' is installed but did not load \(RuntimeError: no driver\)"):
         set_backend("sick")
@@ -94,7 +94,7 @@ def test_a_broken_backend_does_not_take_the_others_down(install: Install) -> Non
 def test_an_entry_point_to_something_else_is_reported(install: Install) -> None:
     """An entry point that is not a Backend is a broken backend."""
     install("odd", "BACKEND = 3\n")
-    with pytest.warns(BackendWarning, match="is a int, not a Backend"):
+    with pytest.warns(PluginWarning, match="is a int, not a Backend"):
         assert discover_backends() == []
 
 

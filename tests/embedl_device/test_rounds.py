@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedl_device.measure import Plan
-from embedl_device.rounds import Rounds, Turns, judge_rounds, orders, own_times, queue_clock, take_rounds
+from embedl_device.rounds import Plan, Rounds, Turns, judge_rounds, orders, own_times, queue_clock, take_rounds
 
 
 class Machine:

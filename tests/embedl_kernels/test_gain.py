@@ -55,7 +55,7 @@ def test_work_counts_products_and_tells_kinds_apart() -> None:
     assert far.kernel.endswith("scattered")
 
 
-def test_a_fit_foretells_sizes_that_were_not_measured() -> None:
+def test_a_fit_predicts_sizes_that_were_not_measured() -> None:
     """Between and a little beyond what was measured."""
     for channels, size in ((24, 12), (48, 20), (160, 24)):
         work = conv(channels, size)
@@ -65,7 +65,7 @@ def test_a_fit_foretells_sizes_that_were_not_measured() -> None:
 
 
 def test_noise_widens_the_interval() -> None:
-    """What cannot be fitted cannot be foretold exactly."""
+    """What cannot be fitted cannot be predicted exactly."""
     random = np.random.default_rng(0)
     works = [conv(channels, size) for channels in (8, 16, 32, 64) for size in (4, 8, 16, 32)]
     noisy = CostTable([(work, true_us(work, 1e-4, 1e-4) * random.lognormal(0, 0.5)) for work in works])

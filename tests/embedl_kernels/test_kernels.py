@@ -25,7 +25,7 @@ from embedl_kernels import (
     saturated_sums,
     wrapped,
 )
-from embedl_kernels._probe import Probe
+from embedl_kernels._families import Probe
 
 
 def naive(values: np.ndarray, codes: np.ndarray) -> np.ndarray:

@@ -161,20 +161,20 @@ def test_a_profile_holds_everything(make_model: Any, tmp_path: Path) -> None:
     assert trace.read_bytes().startswith(b"[")
 
 
-def test_optimising_writes_a_model_that_gives_the_same(make_model: Any, data: Path, tmp_path: Path) -> None:
-    """The optimised file runs, and agrees within rounding."""
-    model, optimised = make_model(1), tmp_path / "deep" / "optimised.onnx"
-    answer = result("compile", "--model", model, "--output", optimised, "--optimization-level", "extended")
-    assert answer["size_bytes"] == optimised.stat().st_size
+def test_optimizing_writes_a_model_that_gives_the_same(make_model: Any, data: Path, tmp_path: Path) -> None:
+    """The optimized file runs, and agrees within rounding."""
+    model, optimized = make_model(1), tmp_path / "deep" / "optimized.onnx"
+    answer = result("compile", "--model", model, "--output", optimized, "--optimization-level", "extended")
+    assert answer["size_bytes"] == optimized.stat().st_size
     assert answer["inputs"] == [{"name": "x", "dtype": "float32", "shape": [1, 3, 8, 8]}]
-    operators = {node.op_type for node in onnx.load(optimised).graph.node}
+    operators = {node.op_type for node in onnx.load(optimized).graph.node}
     assert "FusedConv" in operators or "Relu" not in operators
     feed = load_npz(data / "data.npz")
     np.testing.assert_allclose(
-        onnxruntime.InferenceSession(optimised).run(None, feed)[0],
+        onnxruntime.InferenceSession(optimized).run(None, feed)[0],
         onnxruntime.InferenceSession(model).run(None, feed)[0], rtol=1e-5, atol=1e-6,
     )  # fmt: skip
-    assert not list(optimised.parent.glob("*.part"))
+    assert not list(optimized.parent.glob("*.part"))
 
 
 @pytest.mark.parametrize("name", ["CUDA", "CUDAExecutionProvider"])

@@ -1,6 +1,6 @@
 """What the pages print runs as it is printed: Python blocks, and shell blocks that say so.
 
-A page is a program: its blocks run in order in an empty folder, neighbours of one language as one program, so that they
+A page is a program: its blocks run in order in an empty folder, neighbors of one language as one program, so that they
 share their names. A block with a title is saved under it, as a reader would.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,12 +66,24 @@ def test_every_error_is_documented() -> None:
             assert f"`{name}`" in text, name
 
 
-def test_every_decision_is_short_and_whole() -> None:
-    """Context, decision, what was given up, how we would notice it was wrong; at most 40 lines."""
+def test_every_decision_is_short_and_complete() -> None:
+    """Numbered without gaps, dated, in order; with the alternative that was rejected; at most 40 lines."""
     decisions = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
-    assert decisions
+    assert [page.name[:4] for page in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
+    dates = []
     for page in decisions:
         text = page.read_text()
         assert len(text.splitlines()) <= 40, page.name
-        for heading in ("## Context", "## Decision", "## Given up", "## Wrong if"):
+        assert re.search(r"^Status: (accepted|replaced by \[)", text, re.MULTILINE), f"{page.name} lacks a status"
+        dates += [match[1] for match in re.finditer(r"^Date: (\d{4}-\d\d-\d\d)$", text, re.MULTILINE)]
+        for heading in ("## Context", "## Decision", "## Rejected alternative", "## Wrong if"):
             assert heading in text, f"{page.name} lacks {heading}"
+    assert len(dates) == len(decisions)
+    assert dates == sorted(dates)
+
+
+def test_a_package_is_tested_in_the_folder_of_its_name() -> None:
+    """CONTRIBUTING's rule: whoever looks for the tests of a package opens the same folder under tests."""
+    tests = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    packages = {path.parent.relative_to(ROOT / "src") for path in (ROOT / "src").rglob("__init__.py")}
+    assert sorted(map(str, tests - packages)) == ["repo"]

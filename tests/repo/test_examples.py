@@ -162,7 +162,7 @@ def test_a_setting_for_one_component_goes_before_the_devices(provider_board: Dev
         assert config.backend_path == path
 
 
-def test_an_option_the_backend_cannot_honour_is_refused(provider_board: Device, weights: Path) -> None:
+def test_an_option_the_backend_cannot_honor_is_refused(provider_board: Device, weights: Path) -> None:
     """Silence would be a lie about the result."""
     with temporary_context([provider_board]) as ctx:
         with pytest.raises(CompileError, match="leave the other options out"):

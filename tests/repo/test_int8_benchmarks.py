@@ -39,7 +39,7 @@ def test_help(name: str, tmp_path: Path) -> None:
     assert "usage:" in run(name, tmp_path, "--help")
 
 
-def test_a_toy_is_quantised_and_raced(tmp_path: Path) -> None:
+def test_a_toy_is_quantized_and_raced(tmp_path: Path) -> None:
     """Our file of a small network loads, runs in integers alone and stays near float."""
     told = tmp_path / "rows.json"
     run(
@@ -49,7 +49,7 @@ def test_a_toy_is_quantised_and_raced(tmp_path: Path) -> None:
     assert (row["coverage"]["integer"], row["coverage"]["float_"]) == (3, 0)
     assert row["coverage"]["inner_q"] == row["coverage"]["inner_dq"] == 0
     assert row["sqnr_db"] > 30
-    assert row["cpu_s"]["quantise"] > 0
+    assert row["cpu_s"]["quantize"] > 0
 
 
 @pytest.mark.slow

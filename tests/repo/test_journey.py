@@ -56,7 +56,7 @@ def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
     """Accuracy, latency with its uncertainty and verdict, size, memory, parity, what was fused."""
     text, home = journey
     assert "Journey number 2 here" in text
-    assert "MNIST proves nothing about a quantiser" in text
+    assert "MNIST proves nothing about a quantizer" in text
     with Store(home) as store:
         (run,) = [run for run in store.runs() if run.name == "journey" and "earlier" not in run.tags]
         table: Any = run.params["table"].value
@@ -83,14 +83,14 @@ def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
 
 
 def test_every_step_is_a_run_that_leads_back_to_the_training(journey: tuple[str, Path]) -> None:
-    """From the profile of INT8 through compiling, exporting, quantising and transforming, by content."""
+    """From the profile of INT8 through compiling, exporting, quantizing and transforming, by content."""
     _, home = journey
     with Store(home) as store:
         assert {run.status for run in store.runs()} == {RunStatus.FINISHED}
         whole = next(run for run in store.runs() if run.name == "journey" and "earlier" not in run.tags)
         parts = {run.name for run in store.lineage(whole.id).parts}
         assert parts == {run.name for run in store.runs()} - {"journey"}
-        steps = ["quantise for {0}", "transform for {0}", "train"]
+        steps = ["quantize for {0}", "transform for {0}", "train"]
         assert sources(store, only(store, "profile INT8")) == [
             "compile INT8", "export INT8 for onnxruntime", *(step.format("onnxruntime") for step in steps),
         ]  # fmt: skip

@@ -51,7 +51,7 @@ def test_integer_arithmetic_predicts_the_kernels(runtime: Emulated, family: str)
     for seed in range(12):
         model = lower(random_qdq(seed), "onnxruntime-x86-vnni")
         integer = IntegerModel(model, family=family)
-        names, feed = integer.parts.integers, extreme_input(seed)
+        names, feed = integer.qdq.integers, extreme_input(seed)
         outputs = [value.name for value in model.graph.output]
         (found,) = runtime.run(tapped(model, list(names.values())), [feed], outputs=[*names.values(), *outputs])
         given = dict(zip(names, found, strict=False))

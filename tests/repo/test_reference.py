@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import click
@@ -86,8 +88,34 @@ def test_a_docstring_becomes_markdown(reference: ModuleType) -> None:
     ]  # fmt: skip
 
 
-def test_a_name_of_several_faces_is_described_once() -> None:
-    """Where it belongs; the other faces lead there."""
-    text = (ROOT / "docs/reference/python.md").read_text()
-    assert text.count("### `ConvBNReLUPattern`\n") == 1
-    assert "embedl_hubcoredevice" in anchors(ROOT / "docs/reference/python.md")
+def test_the_page_of_names_is_written_on_request(reference: ModuleType, tmp_path: Path) -> None:
+    """A name of several faces is described once, where it belongs; names that are found on use are there too."""
+    page = tmp_path / "build" / "python.md"
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools/reference.py", "--python", page],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    for name in ("ConvBNReLUPattern", "TFLiteCompiler", "LocalConfig"):
+        assert text.count(f"### `{name}`\n") == 1, name
+    assert {reference.slug(face) for face in reference.faces()} <= anchors(page)
+
+
+def test_every_public_name_has_a_docstring(reference: ModuleType) -> None:
+    """Classes and functions of every face, those that are found on use included."""
+    lacking = []
+    for face, names in reference.faces().items():
+        for name in names:
+            node = reference.find(face, name).node
+            # The stub of a class that is made on use: the sources have its docstring.
+            if isinstance(node, reference.Function | ast.ClassDef) and name not in ("LocalConfig", "ProviderType"):
+                lacking += [f"{face}.{name}"] if ast.get_docstring(node) is None else []
+    assert lacking == []
+
+
+def test_comments_at_the_fields_of_a_class_describe_them(reference: ModuleType) -> None:
+    comments = reference._field_comments("embedl_hub.fleet._model", reference.find("embedl_hub.fleet", "Outcome").node)
+    assert comments["is_cached"] == "Whether the result was taken from an earlier run."
+    assert comments["is_boards_fault"].startswith("Whether the board")
+    assert "step" not in comments

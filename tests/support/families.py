@@ -75,7 +75,7 @@ class FamilyError(RuntimeError):
 
 
 class FamilyGoneError(FamilyError):
-    """The worker ended, or was ended at its time-out; the next request starts another."""
+    """The worker ended, or was ended at its timeout; the next request starts another."""
 
 
 class Emulated:

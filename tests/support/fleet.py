@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, LoggedMetric, NoProviderError, RunType
 from embedl_hub.core.device import Device
+from embedl_hub.core.toolchain import Toolchain, register_toolchain
 from embedl_hub.errors import CompileError, ProfileError
 from embedl_hub.fleet import (
     CellResult,
@@ -95,6 +96,9 @@ class PlainProfiler(Component):
     ) -> PlainProfile:
         """Wait, run a command on the device, hang or fail; write a line into a file first, where asked."""
         raise NoProviderError
+
+
+register_toolchain(Toolchain("plain", "Plain", PlainCompiler, PlainModel, profiler=PlainProfiler))
 
 
 def _compile(ctx: HubContext, path: Path, *, device: str | None, fail: str | None) -> PlainModel:

@@ -42,7 +42,7 @@ def serving(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     patch.setenv("QAIHUB_CLIENT_INI", str(stand_in.ini))
     # The vendor's client waits up to half a minute between its own attempts at a transfer.
     patch.setattr("backoff._sync.time.sleep", lambda _: None)
-    patch.setattr("embedl_hub.providers.qai_hub.service._PAUSE_S", 0.0)
+    patch.setattr("embedl_hub.clouds.qai_hub.service._PAUSE_S", 0.0)
     yield stand_in
     stand_in.stop()
 

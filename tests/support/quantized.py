@@ -1,4 +1,4 @@
-"""A quantised ONNX model made on the spot."""
+"""A quantized ONNX model made on the spot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def quantized_net(batch: int | str = 1) -> onnx.ModelProto:
-    """Return a convolution between QuantizeLinear and DequantizeLinear nodes, as quantisers for TensorRT write it."""
+    """Return a convolution between QuantizeLinear and DequantizeLinear nodes, as quantizers for TensorRT write it."""
     random = np.random.default_rng(7)
     values: dict[str, np.ndarray] = {
         "w": random.integers(-127, 128, size=(8, 3, 3, 3)).astype(np.int8),

@@ -1,4 +1,4 @@
-"""Small networks for tests of the quantiser, with what transform makes of them."""
+"""Small networks for tests of the quantizer, with what transform makes of them."""
 
 import torch
 from torch import fx, nn
@@ -30,7 +30,7 @@ class Residual(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Normalisation into two fully connected layers with a GELU between, and a residual: half a transformer block."""
+    """Normalization into two fully connected layers with a GELU between, and a residual: half a transformer block."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embedl_hub.fleet import SWEEP, Cell, Plan, Step, StepKind, Target
-from embedl_hub.fleet._plan_file import PLAN_ARTIFACT, plan_as_json
+from embedl_hub.fleet._plan import PLAN_ARTIFACT, plan_as_json
 from embedl_hub.tracking import Client, RunType, Store
 
 

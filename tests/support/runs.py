@@ -17,9 +17,9 @@ def layer(name: str, time_ms: float | None, *nodes: str, op_type: str = "Conv") 
     return {"name": name, "op_type": op_type, "time_ms": time_ms, "compute_unit": "CPU", "source_nodes": list(nodes)}
 
 
-def samples(centre_us: float, *, count: int = 200, spread: float = 0.02, seed: int = 0) -> list[float]:
+def samples(center_us: float, *, count: int = 200, spread: float = 0.02, seed: int = 0) -> list[float]:
     """Return samples around a time."""
-    return [float(value) for value in np.random.default_rng(seed).normal(centre_us, spread * centre_us, count)]
+    return [float(value) for value in np.random.default_rng(seed).normal(center_us, spread * center_us, count)]
 
 
 def document(times_us: Sequence[float], *, rows: Sequence[dict[str, Any]] = (), **changes: Any) -> dict[str, Any]:

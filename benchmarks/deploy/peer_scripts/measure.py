@@ -1,4 +1,4 @@
-"""What every candidate's script shares: it reads a job, measures the quantisation alone and writes a report.
+"""What every candidate's script shares: it reads a job, measures the quantization alone and writes a report.
 
 Runs inside the peer's own environment: numpy and the standard library only.
 """
@@ -51,7 +51,7 @@ class Job:
             return {name: stored[name] for name in stored.files}
 
     @contextmanager
-    def measured(self, name: str = "quantise") -> Iterator[None]:
+    def measured(self, name: str = "quantize") -> Iterator[None]:
         """Add up the CPU seconds of a step under its name, and the highest memory of all steps."""
         Path("/proc/self/clear_refs").write_text("5")
         before, start = _status("VmRSS"), time.process_time()

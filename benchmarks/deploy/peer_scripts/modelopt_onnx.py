@@ -1,4 +1,4 @@
-"""Quantise with ModelOpt's ONNX path, as its documentation says."""
+"""Quantize with ModelOpt's ONNX path, as its documentation says."""
 
 from __future__ import annotations
 

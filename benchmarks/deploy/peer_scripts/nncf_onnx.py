@@ -1,4 +1,4 @@
-"""Quantise with NNCF's ONNX backend, as its documentation says."""
+"""Quantize with NNCF's ONNX backend, as its documentation says."""
 
 from __future__ import annotations
 

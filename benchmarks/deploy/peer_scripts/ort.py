@@ -1,4 +1,4 @@
-"""Quantise with onnxruntime.quantization: its pre-processing, then static Q/DQ."""
+"""Quantize with onnxruntime.quantization: its pre-processing, then static Q/DQ."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Reader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def prepared(folder: str) -> str:
-    """Pre-process; a network on which that fails is quantised as it is."""
+    """Pre-process; a network on which that fails is quantized as it is."""
     out = f"{folder}/prepared.onnx"
     try:
         quant_pre_process(JOB.float_onnx, out)
     except Exception as error:  # noqa: BLE001 - whatever the peer raises is the finding
-        JOB.note(f"quant_pre_process failed ({type(error).__name__}: {str(error)[:90]}); quantised without it")
+        JOB.note(f"quant_pre_process failed ({type(error).__name__}: {str(error)[:90]}); quantized without it")
         return JOB.float_onnx
     return out
 

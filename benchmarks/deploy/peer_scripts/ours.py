@@ -1,4 +1,4 @@
-"""Quantise with this project for ONNX Runtime on x86, or for the dialects asked for, a file each.
+"""Quantize with this project for ONNX Runtime on x86, or for the dialects asked for, a file each.
 
 On request it keeps what the fake-quant model answers.
 """
@@ -20,7 +20,7 @@ from deploy import files  # noqa: E402
 from embedl_deploy import transform  # noqa: E402
 from embedl_deploy.backend import set_backend  # noqa: E402
 from embedl_deploy.export import export_onnx  # noqa: E402
-from embedl_deploy.quantize import CalibrationMethod, Cure, QuantConfig, TensorQuantConfig, quantize  # noqa: E402
+from embedl_deploy.quantize import CalibrationMethod, Correction, QuantConfig, TensorQuantConfig, quantize  # noqa: E402
 
 torch.set_num_threads(1)
 name, array = next(iter(JOB.batches().items()))
@@ -35,13 +35,15 @@ if "method" in JOB.options:
 set_backend("onnxruntime")
 with JOB.measured("transform"):
     fused = transform(model, example).model
-with JOB.measured("quantise"):
-    quantised = quantize(fused, example, config, batches, cures=tuple(Cure) if JOB.options.get("cures") else ())
+with JOB.measured("quantize"):
+    quantized = quantize(
+        fused, example, config, batches, corrections=tuple(Correction) if JOB.options.get("cures") else ()
+    )
 with JOB.measured("export"):
     for dialect, out in JOB.options.get("dialects", {"onnxruntime-x86": JOB.out}).items():
-        export_onnx(quantised, example, out, dialect=dialect, dynamic_batch=dynamic, input_names=[name])
+        export_onnx(quantized, example, out, dialect=dialect, dynamic_batch=dynamic, input_names=[name])
 if "judge" in JOB.options:
     with np.load(JOB.options["judge"]) as stored, torch.no_grad():
-        parts = [quantised(part) for part in torch.split(torch.from_numpy(stored[name]), 100)]
+        parts = [quantized(part) for part in torch.split(torch.from_numpy(stored[name]), 100)]
     np.savez(Path(JOB.out).with_suffix(".simulated.npz"), output=torch.cat(parts).numpy())
 JOB.finish("torch", "onnx")

@@ -1,4 +1,4 @@
-"""Quantise with torchao's PT2E flow for x86, then export what it gives by torch's own ONNX exporter."""
+"""Quantize with torchao's PT2E flow for x86, then export what it gives by torch's own ONNX exporter."""
 
 from __future__ import annotations
 

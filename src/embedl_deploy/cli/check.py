@@ -7,8 +7,9 @@ import click
 from embedl_deploy.cli import options
 
 
-@click.command("check")
+@click.command("check", short_help="Predict and confirm the kernel of every operator of a Q/DQ file.")
 @click.argument("file", type=options.FILE)
+@options.target
 @options.dialect
 @click.option(
     "--fail-on",
@@ -19,16 +20,16 @@ from embedl_deploy.cli import options
     "the file (rounded), or when it chose another kernel than predicted (disagreement).",
 )
 @options.as_json
-def command(file: Path, dialect: str, fail_on: tuple[str, ...], *, as_json: bool) -> int:
+def command(file: Path, target: str | None, dialect: str | None, fail_on: tuple[str, ...], *, as_json: bool) -> int:
     """Predict for every operator of a Q/DQ FILE the kernel it will land in, and say why not otherwise.
 
-    For ONNX Runtime the answer is confirmed by the graph it writes after optimising; for TensorRT the file is built
+    For ONNX Runtime the answer is confirmed by the graph it writes after optimizing; for TensorRT the file is built
     with TensorRT-RTX where that is installed.
     """
     from embedl_deploy.dialect import check  # noqa: PLC0415 - --help needs no ONNX
 
-    contract = check(file, dialect)
-    options.say(contract, as_json=as_json)
+    contract = check(file, options.dialect_of(dialect, target))
+    options.print_result(contract, as_json=as_json)
     broken = [(what, row) for what in fail_on for row in contract.failures(what)]
     for what, row in broken:
         click.echo(f"embedl-deploy: {what}: {row.operator} {row.node}: {row.reason}", err=True)

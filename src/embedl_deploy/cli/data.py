@@ -11,24 +11,20 @@ from embedl_deploy.errors import InputError
 Batch = tuple[np.ndarray, ...] | dict[str, np.ndarray]
 
 
-def batches(place: Path) -> Iterator[Batch]:
-    """Yield the batches of a file or of the files in a folder, in the order of their names.
-
-    Raises:
-        InputError: There is nothing there, or a file is no array.
-    """
-    for path in _files(place):
-        yield _read(path)
+def batches(path: Path) -> Iterator[Batch]:
+    """Yield the batches of a file or of the files in a folder, in the order of their names."""
+    for file in _files(path):
+        yield _read(file)
 
 
-def _files(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    if not place.is_dir():
-        raise InputError(f"There is no data at {str(place)!r}; give a .npy or .npz file, or a folder of them.")
-    found = sorted(path for path in place.iterdir() if path.suffix in (".npy", ".npz"))
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"There is no data at {str(path)!r}; give a .npy or .npz file, or a folder of them.")
+    found = sorted(file for file in path.iterdir() if file.suffix in (".npy", ".npz"))
     if not found:
-        raise InputError(f"The folder {str(place)!r} has no .npy and no .npz file.")
+        raise InputError(f"The folder {str(path)!r} has no .npy and no .npz file.")
     return found
 
 
@@ -47,11 +43,7 @@ def _read(path: Path) -> Batch:
 
 
 def by_name(batch: Batch, names: list[str]) -> dict[str, np.ndarray]:
-    """Return a batch with the names of a file's inputs.
-
-    Raises:
-        InputError: It has not as many arrays as there are names.
-    """
+    """Return a batch with the names of a file's inputs."""
     if isinstance(batch, dict):
         return batch
     if len(batch) != len(names):

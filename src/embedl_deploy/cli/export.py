@@ -10,49 +10,51 @@ from embedl_deploy.cli import options
 METHODS = ("minmax", "moving_average_minmax", "histogram", "percentile", "mse", "entropy")
 
 
-@click.command("export")
+@click.command("export", short_help="Write a model as an ONNX file for a runtime.")
 @options.model_options
 @click.option("--output", "-o", required=True, type=options.FILE, help="The file to write.")
-@options.chosen_dialect
-@options.device
+@options.dialect
 @click.option("--calibration", type=options.FILE, help="Statistics that `quantize` wrote; else --data is run.")
 @click.option("--method", type=click.Choice(METHODS), default="minmax", show_default=True, help="How ranges are found.")
 @click.option("--skip", multiple=True, help="Qualified name of a layer to leave in float; may be given more than once.")
-@click.option("--float", "as_float", is_flag=True, help="Fuse only, quantise nothing.")
+@click.option("--float", "as_float", is_flag=True, help="Fuse only, quantize nothing.")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the first dimension of every input open.")
 @options.as_json
 def command(  # noqa: PLR0913, PLR0917 - a parameter per option
-    model: str, data: Path | None, shapes: tuple[str, ...], backend: str | None, output: Path, dialect: str | None,
-    device: str | None, calibration: Path | None, method: str, skip: tuple[str, ...], *, as_float: bool,
+    model: str, data: Path | None, shapes: tuple[str, ...], target: str | None, backend: str | None, output: Path,
+    dialect: str | None, calibration: Path | None, method: str, skip: tuple[str, ...], *, as_float: bool,
     dynamic_batch: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Fuse and quantise MODEL and write it as an ONNX file for a runtime.
+    """Fuse and quantize MODEL and write it as an ONNX file for a runtime.
 
     MODEL is package.module:callable, or the path of a .pt2 file.
     """
-    from embedl_deploy.cli.model import backend_for, example, load_model, tensors, transformed  # noqa: PLC0415
+    from embedl_deploy import transform  # noqa: PLC0415 - --help needs no torch
+    from embedl_deploy.cli.model import example, load_model, tensors  # noqa: PLC0415
+    from embedl_deploy.dialect import get_dialect  # noqa: PLC0415
     from embedl_deploy.errors import InputError  # noqa: PLC0415
     from embedl_deploy.export import export_onnx  # noqa: PLC0415
+    from embedl_deploy.target import choose_backend, get_target  # noqa: PLC0415
 
     if not output.parent.is_dir():
         raise InputError(f"There is no folder {str(output.parent)!r} to write to.")
-    dialect = options.dialect_of(dialect, device)
-    chosen = backend_for(backend, dialect)
+    dialect = options.dialect_of(dialect, target)
+    named = backend or (get_dialect(dialect).backend if target is None else get_target(target).backend)
+    chosen = choose_backend(named or None, None)
     args = example(data, shapes)
-    made = transformed(load_model(model), args, chosen)
+    made = transform(load_model(model), args, chosen).model
     if not as_float:
         made = _quantized(made, args, chosen, data, calibration, method, skip)
     samples = list(tensors(data)) if data is not None and calibration is not None else None
     export_onnx(made, args, output, dialect=None if as_float else dialect, dynamic_batch=dynamic_batch, samples=samples)
     facts = {"file": str(output), "backend": chosen.name, "dialect": dialect, "quantized": not as_float}
-    options.say(facts if as_json else f"{output}: {dialect}, backend {chosen.name}", as_json=as_json)
+    options.print_result(facts if as_json else f"{output}: {dialect}, backend {chosen.name}", as_json=as_json)
     return 0
 
 
 def _quantized(
     model: Any, args: Any, backend: Any, data: Path | None, calibration: Path | None, method: str, skip: tuple[str, ...]
 ) -> Any:
-    """Quantise by statistics from a file, or by running the data."""
     from embedl_deploy.cli.model import tensors  # noqa: PLC0415
     from embedl_deploy.errors import InputError  # noqa: PLC0415
     from embedl_deploy.quantize import (  # noqa: PLC0415
@@ -65,7 +67,7 @@ def _quantized(
     )
 
     if calibration is None and data is None:
-        raise InputError("Quantising needs --calibration or --data; give --float to export without.")
+        raise InputError("Quantizing needs --calibration or --data; give --float to export without.")
     config = QuantConfig(
         activation=TensorQuantConfig(calibration_method=CalibrationMethod[method.upper()]),
         skip=ModulesToSkip.layers(*skip),

@@ -1,4 +1,4 @@
-"""A torch model named on the command line, with its example inputs, transformed for a backend."""
+"""A torch model named on the command line, and its example inputs."""
 
 import importlib
 import inspect
@@ -8,30 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
-from embedl_deploy import transform
-from embedl_deploy.backend import Backend, discover_backends, get_backend
 from embedl_deploy.cli.data import batches
-from embedl_deploy.errors import BackendSelectionError, InputError, UnknownBackendError, known
+from embedl_deploy.errors import InputError, first_line, quoted_list
 
 Tensors = tuple[torch.Tensor, ...]
-_FAMILIES = {"tensorrt": "tensorrt", "onnxruntime-x86": "onnxruntime", "onnxruntime-arm": "onnxruntime"}
 
 
 def load_model(name: str) -> nn.Module:
-    """Return the model behind ``package.module:callable`` or a ``.pt2`` file.
-
-    Raises:
-        InputError: There is no such thing.
-    """
+    """Return the model behind ``package.module:callable`` or a ``.pt2`` file."""
     if name.endswith(".pt2"):
         if not Path(name).is_file():
             raise InputError(f"There is no file {name!r}.")
         try:
             return torch.export.load(name).module()
         except Exception as exc:
-            raise InputError(f"{name!r} is no exported program: {_line(exc)}") from exc
+            raise InputError(f"{name!r} is no exported program: {first_line(exc)}") from exc
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise InputError(f"{name!r} names no model; write package.module:callable, or the path of a .pt2 file.")
@@ -50,7 +43,7 @@ def _find(module_name: str, attribute: str) -> Any:
     for part in attribute.split("."):
         if not hasattr(found, part):
             callables = [name for name in dir(found) if callable(getattr(found, name)) and not name.startswith("_")]
-            raise InputError(f"{module_name!r} has no {attribute!r}; it has {known(callables[:20])}.")
+            raise InputError(f"{module_name!r} has no {attribute!r}; it has {quoted_list(callables[:20])}.")
         found = getattr(found, part)
     return found
 
@@ -70,25 +63,17 @@ def _made(found: Any, name: str) -> nn.Module:
     return model.eval()
 
 
-def _line(exc: Exception) -> str:
-    return next((line.strip() for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
-
-
-def tensors(place: Path) -> Iterator[Tensors]:
+def tensors(path: Path) -> Iterator[Tensors]:
     """Yield batches of data as tensors in the order of the model's inputs."""
-    for batch in batches(place):
+    for batch in batches(path):
         arrays = batch.values() if isinstance(batch, dict) else batch
         yield tuple(torch.from_numpy(array) for array in arrays)
 
 
-def example(place: Path | None, shapes: tuple[str, ...]) -> Tensors:
-    """Return example inputs: the first batch, or random numbers of the shapes given.
-
-    Raises:
-        InputError: Neither is given, or a shape is none.
-    """
-    if place is not None:
-        return next(tensors(place))
+def example(path: Path | None, shapes: tuple[str, ...]) -> Tensors:
+    """Return example inputs: the first batch, or random numbers of the shapes given."""
+    if path is not None:
+        return next(tensors(path))
     if not shapes:
         raise InputError("Example inputs are needed: give --data, or --shape once per input.")
     made = []
@@ -98,26 +83,3 @@ def example(place: Path | None, shapes: tuple[str, ...]) -> Tensors:
             raise InputError(f"{shape!r} is no shape; write for instance 1x3x224x224.")
         made.append(torch.randn(*map(int, sizes), generator=torch.Generator().manual_seed(0)))
     return tuple(made)
-
-
-def backend_for(name: str | None, dialect: str = "") -> Backend:
-    """Return a backend by name, by what a dialect is for, or the only one there is.
-
-    Raises:
-        UnknownBackendError: None has this name.
-        BackendSelectionError: Several are installed and none is chosen.
-    """
-    wanted = name or ("onnxruntime" if dialect.startswith("onnxruntime") else _FAMILIES.get(dialect, ""))
-    found = {backend.name: backend for backend in discover_backends()}
-    if wanted in found:
-        return found[wanted]
-    if name:
-        raise UnknownBackendError(f"There is no backend {name!r}; installed are {known(found)}.")
-    if len(found) > 1:
-        raise BackendSelectionError(f"Several backends are installed, {known(found)}; choose one with --backend.")
-    return get_backend()
-
-
-def transformed(model: nn.Module, args: Tensors, backend: Backend) -> fx.GraphModule:
-    """Convert and fuse a model for a backend."""
-    return transform(model, args, backend).model

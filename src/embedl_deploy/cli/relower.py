@@ -8,41 +8,41 @@ import click
 from embedl_deploy.cli import options
 
 
-@click.command("relower")
+@click.command("relower", short_help="Write a Q/DQ file of any tool in another runtime's dialect.")
 @click.argument("source", type=options.FILE)
-@click.argument("target", type=options.FILE)
-@options.chosen_dialect
-@options.device
+@click.argument("output", type=options.FILE)
+@options.target
+@options.dialect
 @click.option("--refit", is_flag=True, help="Choose scales anew from observed ranges instead of keeping them.")
 @click.option(
     "--float-type",
     type=click.Choice(["float32", "float16"]),
     default="float32",
     show_default=True,
-    help="Type of what is not quantised; float16 is for TensorRT 11.",
+    help="Type of what is not quantized; float16 is for TensorRT 11.",
 )
 @click.option("--fallback", is_flag=True, help="Leave in float what the dialect cannot express, instead of refusing.")
 @options.data
 @options.as_json
 def command(
-    source: Path, target: Path, dialect: str | None, device: str | None, *, refit: bool, float_type: str,
+    source: Path, output: Path, target: str | None, dialect: str | None, *, refit: bool, float_type: str,
     fallback: bool, data: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Write the Q/DQ file SOURCE, made by any tool, as TARGET in another runtime's dialect.
+    """Write the Q/DQ file SOURCE, made by any tool, as OUTPUT in another runtime's dialect.
 
     Scales that the dialect can hold stay, bit for bit. With --data, ranges that the file does not tell are observed.
     """
     from embedl_deploy.cli.data import batches, by_name  # noqa: PLC0415 - --help needs no ONNX
     from embedl_deploy.dialect import input_names, relower  # noqa: PLC0415
 
-    dialect = options.dialect_of(dialect, device)
+    chosen = options.dialect_of(dialect, target)
     samples = None
     if data is not None:
         names = input_names(source)
         samples = (by_name(batch, names) for batch in batches(data))
     done = relower(
-        source, target, dialect=dialect, scales="refit" if refit else "keep", float_type=float_type, fallback=fallback,
+        source, output, dialect=chosen, scales="refit" if refit else "keep", float_type=float_type, fallback=fallback,
         samples=samples,
     )  # fmt: skip
-    options.say(asdict(done) if as_json else done, as_json=as_json)
+    options.print_result(asdict(done) if as_json else done, as_json=as_json)
     return 0

@@ -2,17 +2,17 @@
 
 The canonical form, which the exporter writes and `lower` reads:
 
-- Operators are float. A quantised value is ``QuantizeLinear`` then ``DequantizeLinear`` on it; scale and zero point are
-  initialisers. An edge without the pair reads the float value, so placement is per edge.
+- Operators are float. A quantized value is ``QuantizeLinear`` then ``DequantizeLinear`` on it; scale and zero point are
+  initializers. An edge without the pair reads the float value, so placement is per edge.
 - Activations are per tensor: int8, uint8, int16, uint16 or float8e4m3fn.
-- Weights are an integer (or float8) initialiser with a ``DequantizeLinear``, per tensor or per channel (``axis``), or
+- Weights are an integer (or float8) initializer with a ``DequantizeLinear``, per tensor or per channel (``axis``), or
   int4 per block (``block_size``); float weights behind Q and DQ are read as well.
-- Biases are float initialisers.
-- ``metadata_props["edgeproof.ranges"]`` is JSON, ``{tensor name: [min, max]}``, for every observed tensor, quantised
+- Biases are float initializers.
+- ``metadata_props["edgeproof.ranges"]`` is JSON, ``{tensor name: [min, max]}``, for every observed tensor, quantized
   or not, so that lowering can add the Q that another dialect wants.
 - ``metadata_props["edgeproof.modules"]`` is JSON, ``{node name: [qualified names of its modules]}``, the main one
   first; beside it stand ``edgeproof.precisions``, ``{module: number format}``, and ``edgeproof.sensitivity``, what
-  quantising each costs, all in the version that ``edgeproof.format`` tells. Lowering writes the first two anew.
+  quantizing each costs, all in the version that ``edgeproof.format`` tells. Lowering writes the first two anew.
 - ``metadata_props["edgeproof.labels"]`` is JSON, ``{label of a stub in the torch model: tensor name}``.
 
 Tensor and node names are kept by lowering. What a dialect cannot hold (scales of another sign, float biases, the
@@ -24,53 +24,42 @@ from typing import TYPE_CHECKING
 
 from embedl_deploy._extras import lazy
 from embedl_deploy.dialect._dialects import (
-    DIALECTS,
     LITERT,
     ONNXRUNTIME_ARM,
     ONNXRUNTIME_X86,
     ONNXRUNTIME_X86_VNNI,
     OPENVINO,
     TENSORRT,
+    Confirm,
+    Contract,
     Dialect,
+    Verdict,
+    dialects,
     get_dialect,
+    register_dialect,
 )
 
 if TYPE_CHECKING:
-    from embedl_deploy.dialect._check import Contract, Verdict, check
+    from embedl_deploy.dialect._check import check
     from embedl_deploy.dialect._device import dialect_for, family_for, family_here
     from embedl_deploy.dialect._files import input_names
-    from embedl_deploy.dialect._lower import lower
+    from embedl_deploy.dialect._lower import Relowered, lower, relower
     from embedl_deploy.dialect._model import notes_of
     from embedl_deploy.dialect._portable import RemedyRow, remedies_of
-    from embedl_deploy.dialect._relower import Relowered, relower
 
 __getattr__ = lazy(
-    __name__,
-    {
-        "Contract": "_check",
-        "Relowered": "_relower",
-        "Verdict": "_check",
-        "check": "_check",
-        "dialect_for": "_device",
-        "family_for": "_device",
-        "family_here": "_device",
-        "input_names": "_files",
-        "lower": "_lower",
-        "notes_of": "_model",
-        "RemedyRow": "_portable",
-        "relower": "_relower",
-        "remedies_of": "_portable",
-    },
-)
+    __name__, _check="check", _device="dialect_for family_for family_here", _files="input_names",
+    _lower="Relowered lower relower", _model="notes_of", _portable="RemedyRow remedies_of",
+)  # fmt: skip
 
 __all__ = [
-    "DIALECTS",
     "LITERT",
     "ONNXRUNTIME_ARM",
     "ONNXRUNTIME_X86",
     "ONNXRUNTIME_X86_VNNI",
     "OPENVINO",
     "TENSORRT",
+    "Confirm",
     "Contract",
     "Dialect",
     "Relowered",
@@ -78,12 +67,14 @@ __all__ = [
     "Verdict",
     "check",
     "dialect_for",
+    "dialects",
     "family_for",
     "family_here",
     "get_dialect",
     "input_names",
     "lower",
     "notes_of",
+    "register_dialect",
     "relower",
     "remedies_of",
 ]

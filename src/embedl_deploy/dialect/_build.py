@@ -8,36 +8,34 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import onnx
 
 from embedl_deploy._extras import need
+from embedl_deploy.dialect._dialects import Contract, Dialect, Verdict
 
 _TIMEOUT_S = 600
 # Open sizes get this one; the engine is thrown away.
 _OPEN_SIZE = 1
 
 
-@dataclass(frozen=True)
-class Built:
-    """What the compiler said.
+class _Answer(TypedDict):
+    """What the compiler's process prints; `refused` is its reason, empty when it built an engine."""
 
-    Attributes:
-        summary: For the contract.
-        refused: Its own words when it refused, else empty.
-    """
-
-    summary: str
-    refused: str = ""
+    version: str
+    refused: str
+    bytes: int
+    layers: int
 
 
-def build_tensorrt(model: onnx.ModelProto) -> Built:
-    """Parse and build a model, or say that the compiler is not installed."""
+def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...]) -> Contract:
+    """Let TensorRT-RTX parse and build the file, or say that it is not installed."""
+    contract = partial(Contract, dialect.name, rows)
     if importlib.util.find_spec("tensorrt_rtx") is None:
-        return Built("Predicted from rules; install 'edgeproof-deploy[tensorrt-rtx]' to have the file really built.")
+        return contract("Predicted from rules; install 'edgeproof-deploy[tensorrt-rtx]' to have the file really built.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
@@ -47,21 +45,21 @@ def build_tensorrt(model: onnx.ModelProto) -> Built:
                 capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return Built(f"TensorRT-RTX did not finish within {_TIMEOUT_S} s.", "time-out")
+            return contract(f"TensorRT-RTX did not finish within {_TIMEOUT_S} s.", "timeout")
     last = done.stdout.strip().splitlines()[-1:] or [""]
     if done.returncode or not last[0].startswith("{"):
         tail = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return Built("TensorRT-RTX crashed on this file.", tail[0])
-    answer = json.loads(last[0])
+        return contract("TensorRT-RTX crashed on this file.", tail[0])
+    answer: _Answer = json.loads(last[0])
     if answer["refused"]:
-        return Built(f"TensorRT-RTX {answer['version']} refused the file.", answer["refused"])
+        return contract(f"TensorRT-RTX {answer['version']} refused the file.", answer["refused"])
     size = f"{answer['bytes'] / 1e6:.1f} MB, {answer['layers']} network layers"
-    return Built(f"TensorRT-RTX {answer['version']} parsed the file and built an engine ({size}).")
+    return contract(f"TensorRT-RTX {answer['version']} parsed the file and built an engine ({size}).")
 
 
-def _build(path: str) -> dict[str, Any]:
+def _build(path: str) -> _Answer:
     trt = need("tensorrt_rtx")
-    said: list[str] = []
+    complaints: list[str] = []
 
     class Logger(trt.ILogger):  # type: ignore[misc, name-defined]
         """Keeps what the compiler complains about: it is the only reason that a failed build has."""
@@ -71,13 +69,13 @@ def _build(path: str) -> dict[str, Any]:
 
         def log(self, severity: Any, text: str) -> None:
             if severity <= trt.ILogger.Severity.ERROR:
-                said.append(text)
+                complaints.append(text)
 
     logger = Logger()
     builder = trt.Builder(logger)
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, logger)
-    answer: dict[str, Any] = {"version": trt.__version__, "refused": "", "bytes": 0, "layers": 0}
+    answer: _Answer = {"version": trt.__version__, "refused": "", "bytes": 0, "layers": 0}
     if not parser.parse_from_file(path):
         lines = [line for index in range(parser.num_errors) for line in parser.get_error(index).desc().splitlines()]
         answer["refused"] = _reason(lines)
@@ -97,15 +95,15 @@ def _build(path: str) -> dict[str, Any]:
     config.add_optimization_profile(profile)
     engine = builder.build_serialized_network(network, config)
     if engine is None:
-        answer["refused"] = f"the network was parsed, and no engine could be built: {_reason(said)}"
+        answer["refused"] = f"the network was parsed, and no engine could be built: {_reason(complaints)}"
         return answer
     return {**answer, "bytes": engine.nbytes, "layers": network.num_layers}
 
 
 def _reason(lines: list[str]) -> str:
     """Join what the compiler said; without a GPU every refusal also complains about the driver."""
-    found = [line.strip() for line in lines if line.strip() and "Cuda Runtime" not in line]
-    return " ".join(dict.fromkeys(found)) or "no reason given"
+    reasons = [line.strip() for line in lines if line.strip() and "Cuda Runtime" not in line]
+    return " ".join(dict.fromkeys(reasons)) or "no reason given"
 
 
 if __name__ == "__main__":

@@ -1,231 +1,236 @@
 """`check`: the kernel of every operator, predicted from the file and, where the runtime is here, confirmed by it."""
 
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
+import pkgutil
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import onnx
 
-from embedl_deploy._table import table
-from embedl_deploy.dialect._build import build_tensorrt
-from embedl_deploy.dialect._dialects import MOVES, TENSORRT, Dialect, get_dialect
+from embedl_deploy.dialect._dialects import (
+    CONVOLUTIONS,
+    MOVES,
+    WEIGHTED,
+    Contract,
+    Dialect,
+    Verdict,
+    get_dialect,
+)
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
-from embedl_deploy.dialect._model import Parts, name_nodes, read
-from embedl_deploy.dialect._names import read_modules
-from embedl_deploy.dialect._optimized import kernels, leftovers, optimized
-from embedl_deploy.dialect._place import WEIGHTED
-from embedl_deploy.dialect._rules import predict
-from embedl_deploy.errors import DialectError
+from embedl_deploy.dialect._model import QdqModel, copy_model, name_nodes, read
+from embedl_deploy.dialect._names import main_modules
+from embedl_deploy.dialect._observe import make_session
+from embedl_deploy.dialect._qdq_placement import View
+from embedl_deploy.errors import ModelFileError, first_line
 
-FAILURES = ("unfused", "float", "rounded", "disagreement")
+_EPILOGUE = frozenset(
+    {"Relu", "Clip", "Sigmoid", "LeakyRelu", "HardSwish", "HardSigmoid", "Mul", "Gelu", "Elu", "Tanh"}
+)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """One operator of a file.
+def predict(qdq: QdqModel, dialect: Dialect) -> list[Kernel]:
+    """Return a kernel for every node, with the reason where one stays float."""
+    rules = _Rules(qdq, dialect)
+    found = [rules.kernel(node) for node in qdq.graph.node]
+    covered = {name for kernel in found for name in kernel.covers}
+    return [kernel for kernel in found if kernel.node.name not in covered]
 
-    Attributes:
-        node: Its name in the file.
-        operator: Its type.
-        module: The module it was made from, where the file tells.
-        kernel: The kernel it will land in.
-        state: ``integer``; ``float``: not meant to be quantised; ``unfused``: it has Q/DQ and yet runs in float, or
-            its Q/DQ keep it from melting with its neighbours; ``rounded``: its weights are float in the file, and the
-            runtime rounds them; ``taken``: done by another operator's kernel.
-        reason: Why, in words.
-        found: The kernel that the runtime really chose, empty where that is not known.
-    """
 
-    node: str
-    operator: str
-    module: str
-    kernel: str
-    state: str
-    reason: str
-    found: str = ""
+class _Rules:
+    def __init__(self, qdq: QdqModel, dialect: Dialect) -> None:
+        self.qdq = qdq
+        self.dialect = dialect
+        self.view = View(qdq)
 
-    @property
-    def agrees(self) -> bool:
-        """Whether the runtime chose what was predicted, as far as is known."""
-        if not self.found:
+    def kernel(self, node: onnx.NodeProto) -> Kernel:
+        reason = self._refusal(node) or self._why_float(node)
+        if reason:
+            return Kernel(node, node.op_type, False, reason, (), node.output[0], None)
+        name = f"{next((kind for kind in self._formats(node) if kind != 'int32'), 'float').upper()} {node.op_type}"
+        return Kernel(node, name, True, self._why_unfused(node), self._epilogue(node), node.output[0], None)
+
+    def _epilogue(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """Name what melts into an integer operator: the addition of a bias, and the activation after it."""
+        if node.op_type not in WEIGHTED | {"Add"}:
+            return ()
+        last = self.view.bias_tail(node)
+        found = [] if last is node else [last.name]
+        after = self.view.only_reader(last.output[0])
+        if after is not None and (after.name, 0) not in self.qdq.edges:
+            pointwise = self.dialect.skip_only and after.op_type in _EPILOGUE - {"Mul"}
+            found += [after.name] if pointwise or self.view.is_relu_like(after) else []
+        return tuple(found)
+
+    def _formats(self, node: onnx.NodeProto) -> list[str]:
+        found = [self.qdq.edges[node.name, i] for i in range(len(node.input)) if (node.name, i) in self.qdq.edges]
+        kinds = [self.qdq.params[name].type for name in found]
+        return kinds + [self.qdq.weights[name].params.type for name in node.input if name in self.qdq.weights]
+
+    def _refusal(self, node: onnx.NodeProto) -> str:
+        """Say what the runtime does not read at all."""
+        for index, name in enumerate(node.input):
+            boundary = self.qdq.edges.get((node.name, index))
+            weight = self.qdq.weights.get(name)
+            params = self.qdq.params[boundary] if boundary is not None else weight.params if weight else None
+            if params is None:
+                continue
+            if params.type == "int32":
+                if not self.dialect.integer_bias:
+                    return f"refused: {self.dialect.name} reads no DQ from int32 ({name!r}); the bias must be float"
+                continue
+            kinds = self.dialect.types if weight else self.dialect.activation_types
+            if params.type not in kinds:
+                return f"refused: {self.dialect.name} reads no {params.type} ({boundary or name!r})"
+            if weight and params.type in self.dialect.no_conv_types and node.op_type in CONVOLUTIONS:
+                return f"refused: {self.dialect.name} reads no {params.type} in a convolution ({name!r})"
+            free = self.dialect.weight_zero_point if weight else self.dialect.zero_point
+            if not free and np.any(params.zero_point):
+                return f"refused: {self.dialect.name} reads no zero point other than 0 ({boundary or name!r})"
+        return ""
+
+    def _why_float(self, node: onnx.NodeProto) -> str:
+        if not self._formats(node):
+            return "is not quantized"
+        if node.op_type not in self.dialect.integers:
+            return f"{self.dialect.name} has no integer kernel for it"
+        # The bias is no operand: it may be float.
+        operands = [
+            index for index, name in enumerate(node.input) if name and not (index == 2 and node.op_type in WEIGHTED)
+        ]
+        operands = operands[:1] if node.op_type not in WEIGHTED | {"Add", "Concat", "Mul"} else operands
+        floats = [node.input[i] for i in operands
+                  if (node.name, i) not in self.qdq.edges and node.input[i] not in self.qdq.weights]  # fmt: skip
+        if floats and not (self.dialect.skip_only and node.op_type == "Add" and len(floats) == 1):
+            return f"input {floats[0]!r} is float: no Q/DQ before it"
+        wanted = self.dialect.outputs | self.dialect.both_sides
+        if node.op_type in wanted and not self._is_written(self.view.tail(self.view.bias_tail(node))):
+            return f"its output {self.view.tail(node)!r} carries no Q"
+        return ""
+
+    def _is_written(self, tensor: str) -> bool:
+        """Tell whether a tensor carries Q, if only after it was moved."""
+        if tensor in self.qdq.tensor_of.values():
             return True
-        # Nhwc… is the same kernel in another layout.
-        same = self.found.removeprefix("Nhwc") == self.kernel
-        return same or (self.state != "integer" and not self.found.startswith(("Q", "MatMulI")))
+        after = self.view.only_reader(tensor)
+        return after is not None and after.op_type in MOVES and self._is_written(after.output[0])
+
+    def _why_unfused(self, node: onnx.NodeProto) -> str:
+        """Say what keeps the operators after a weighted one from melting into it."""
+        if not self.dialect.skip_only or node.op_type not in WEIGHTED:
+            return ""
+        last = self.view.bias_tail(node)
+        after = self.view.only_reader(last.output[0])
+        if after is None or (after.name, list(after.input).index(last.output[0])) not in self.qdq.edges:
+            return ""
+        if after.op_type == "Add" and any((after.name, i) not in self.qdq.edges for i in range(2)):
+            return ""  # this is the skip branch: the other operator melts with the addition
+        if after.op_type in _EPILOGUE | {"Add"}:
+            return f"Q/DQ between it and {after.op_type} {after.name!r} breaks their fusion"
+        return ""
 
 
-@dataclass(frozen=True)
-class Contract:
-    """What a runtime will make of a file; prints as a table.
-
-    Attributes:
-        dialect: Whose rules were used.
-        rows: One verdict per operator.
-        confirmed: How the prediction was confirmed, or why it was not.
-        refused: What the runtime said when it refused the file, empty otherwise.
-        left: Q and DQ that are left to run, where known.
-    """
-
-    dialect: str
-    rows: tuple[Verdict, ...]
-    confirmed: str
-    refused: str = ""
-    left: tuple[int, int] | None = None
-
-    @property
-    def unfused(self) -> tuple[Verdict, ...]:
-        """Operators that have Q/DQ and gain nothing by it."""
-        return tuple(row for row in self.rows if row.state == "unfused")
-
-    @property
-    def rounded(self) -> tuple[Verdict, ...]:
-        """Operators whose float weights the runtime rounds."""
-        return tuple(row for row in self.rows if row.state == "rounded")
-
-    @property
-    def disagreements(self) -> tuple[Verdict, ...]:
-        """Operators for which the runtime chose another kernel than predicted."""
-        return tuple(row for row in self.rows if not row.agrees)
-
-    @property
-    def coverage(self) -> tuple[int, int]:
-        """How many convolutions, linears and matrix products compute on integers, of how many."""
-        weighted = [row for row in self.rows if row.operator in WEIGHTED]
-        return sum(row.state == "integer" for row in weighted), len(weighted)
-
-    def failures(self, what: str) -> tuple[Verdict, ...]:
-        """Return the rows that fail a demand.
-
-        Demands are ``unfused``, ``float`` (a weighted operator in float), ``rounded`` (float weights that the runtime
-        rounds), ``disagreement``.
-
-        Raises:
-            DialectError: There is no such demand.
-        """
-        if what == "unfused":
-            return self.unfused
-        if what == "float":
-            return tuple(row for row in self.rows if row.operator in WEIGHTED and row.state in ("float", "unfused"))
-        if what == "rounded":
-            return self.rounded
-        if what == "disagreement":
-            return self.disagreements
-        raise DialectError(f"There is no demand {what!r}; known are {', '.join(FAILURES)}.")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able data."""
-        return {**asdict(self), "coverage": list(self.coverage)}
-
-    def __str__(self) -> str:
-        head = ["node", "operator", "kernel", "state", "reason"]
-        rows = [[row.module or row.node, row.operator, row.kernel, row.state, _why(row)] for row in self.rows]
-        done, of = self.coverage
-        counts = f"{self.dialect}: {done} of {of} weighted operators in integers, {len(self.unfused)} unfused."
-        lines = [table(head, rows), "", counts]
-        if self.left is not None:
-            lines.append(f"Left to run: {self.left[0]} Q, {self.left[1]} DQ.")
-        if self.rounded:
-            lines.append(f"ROUNDED: float weights of {len(self.rounded)} operators.")
-        if self.refused:
-            lines.append(f"REFUSED: {self.refused}")
-        return "\n".join([*lines, self.confirmed])
+# What ONNX Runtime hangs on a node's name when it replaces the node.
+_SUFFIX = re.compile(r"(_token_\d+|/MatMulAddFusion|/duplicated|_nchwc|/reshape)+$")
 
 
-def _why(row: Verdict) -> str:
-    return row.reason if row.agrees else f"PREDICTION WRONG: the runtime chose {row.found}. {row.reason}"
+def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...]) -> Contract:
+    """Compare a prediction with the graph that ONNX Runtime writes, where this machine has the dialect's processor."""
+    is_arm = os.uname().machine.lower().startswith(("aarch64", "arm"))
+    if (dialect.activation == "int8") != is_arm:
+        return Contract(dialect.name, rows, "Predicted from rules; this machine has the other kind of processor.")
+    graph = _optimized(model).graph
+    # A node that replaced several stands under the name of the first.
+    seen = {_SUFFIX.sub("", node.name): node.op_type for node in reversed(graph.node)}
+    confirmed = tuple(row if row.state == "taken" else replace(row, found=seen.get(row.node, "")) for row in rows)
+    agreeing = [row.agrees for row in confirmed if row.found]
+    summary = f"{sum(agreeing)} of {len(agreeing)} operators found there agree."
+    counts = Counter(node.op_type for node in graph.node)
+    left = counts["QuantizeLinear"], counts["DequantizeLinear"]
+    return Contract(dialect.name, confirmed, f"Confirmed by ONNX Runtime's optimized graph: {summary}", left=left)
+
+
+def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "optimized.onnx"
+        try:
+            make_session(model, optimized_model_filepath=str(path))
+        except Exception as exc:
+            raise ModelFileError(f"ONNX Runtime does not take the model: {first_line(exc)}") from exc
+        return onnx.load(path)
 
 
 def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialect) -> Contract:
     """Predict for every operator of a Q/DQ file the kernel it will land in.
 
-    For ONNX Runtime the prediction is compared with the graph it writes after optimising; for TensorRT the file is
-    parsed and built with TensorRT-RTX where that package is installed (no GPU is needed).
+    The dialect says who confirms it. For ONNX Runtime the prediction is compared with the graph it writes after
+    optimizing; for TensorRT the file is parsed and built with TensorRT-RTX where that is installed (no GPU is needed).
 
     Raises:
         DialectError: The dialect is unknown.
         ModelFileError: The file cannot be read.
     """
     target = get_dialect(dialect)
-    proto = onnx.ModelProto()
-    proto.CopyFrom(load(model))
+    proto = copy_model(load(model))
     name_nodes(proto.graph)
-    parts = read(proto)
-    modules = {node: names[0] for node, names in read_modules(proto).items()}
-    if target.name.startswith("onnxruntime"):
-        parts = propagated(parts)
-        rows = _verdicts(parts, fuse(parts, signed_kernels=target.activation == "int8"), target, modules)
-        return _confirm_onnxruntime(proto, rows, target)
-    rows = _verdicts(parts, predict(parts, target), target, modules)
-    if target is TENSORRT:
-        built = build_tensorrt(proto)
-        return Contract(target.name, rows, built.summary, built.refused)
-    return Contract(target.name, rows, f"Predicted from rules; {target.name} itself was not asked.")
+    qdq = read(proto)
+    if target.is_onnxruntime:
+        qdq = propagated(qdq)
+        kernels = fuse(qdq, signed_kernels=target.activation == "int8")
+    else:
+        kernels = predict(qdq, target)
+    rows = _verdicts(qdq, kernels, target, main_modules(proto))
+    if not target.confirm:
+        return Contract(target.name, rows, f"Predicted from rules; {target.name} itself was not asked.")
+    function = pkgutil.resolve_name(target.confirm) if isinstance(target.confirm, str) else target.confirm
+    contract: Contract = function(proto, target, rows)
+    return contract
 
 
-def _verdicts(parts: Parts, found: Iterable[Kernel], dialect: Dialect, modules: dict[str, str]) -> tuple[Verdict, ...]:
+def _verdicts(
+    qdq: QdqModel, found: Iterable[Kernel], dialect: Dialect, modules: Mapping[str, str]
+) -> tuple[Verdict, ...]:
     by_name = {}
     for kernel in found:
         node = kernel.node
-        reads = any((node.name, index) in parts.edges for index in range(len(node.input)))
-        state = "integer" if kernel.integer else "float"
-        if kernel.integer and "breaks" in kernel.reason:
-            state = "unfused"
-        lost = kernel.reason.startswith("refused") or (reads and _could_gain(parts, kernel, dialect))
-        if lost and not kernel.integer:
-            state = "unfused"
-        if kernel.rounded:
-            state = "rounded"
-        if node.op_type == "Identity":
-            state = "taken"
-        by_name[node.name] = Verdict(
-            node.name, node.op_type, modules.get(node.name, ""), kernel.name, state, kernel.reason
-        )
-        for name in kernel.covers:
-            by_name[name] = Verdict(
-                name, "", modules.get(name, ""), kernel.name, "taken", f"fused into {node.op_type} {node.name}"
-            )
-    rows = []
-    for node in parts.graph.node:
-        row = by_name[node.name]
-        rows.append(row if row.operator else Verdict(**{**asdict(row), "operator": node.op_type}))
-    return tuple(rows)
+        by_name[node.name] = kernel.name, _state(qdq, kernel, dialect), kernel.reason
+        by_name |= dict.fromkeys(kernel.covers, (kernel.name, "taken", f"fused into {node.op_type} {node.name}"))
+    nodes = qdq.graph.node
+    return tuple(Verdict(node.name, node.op_type, modules.get(node.name, ""), *by_name[node.name]) for node in nodes)
 
 
-def _could_gain(parts: Parts, kernel: Kernel, dialect: Dialect) -> bool:
+def _state(qdq: QdqModel, kernel: Kernel, dialect: Dialect) -> str:
+    if kernel.node.op_type == "Identity":
+        return "taken"
+    if kernel.rounded:
+        return "rounded"
+    if kernel.integer:
+        return "unfused" if "breaks" in kernel.reason else "integer"
+    lost = kernel.reason.startswith("refused") or _could_gain(qdq, kernel, dialect)
+    return "unfused" if lost else "float"
+
+
+def _could_gain(qdq: QdqModel, kernel: Kernel, dialect: Dialect) -> bool:
     """Tell whether an operator in float behind a DQ is a loss.
 
     Moving floats costs no more than moving integers, and an operator that also reads floats was not meant to be
-    quantised: its DQ belongs to the kernel before it.
+    quantized: its DQ belongs to the kernel before it.
     """
     node = kernel.node
-    if (node.name, 0) in parts.spread and node.input[1] not in parts.weights:
+    if not any((node.name, index) in qdq.edges for index in range(len(node.input))):
+        return False
+    if (node.name, 0) in qdq.spread and node.input[1] not in qdq.weights:
         return False  # its weight is float, and was meant to be
     if node.op_type in MOVES:
         return "different scales" in kernel.reason
     whole = all(
-        (node.name, index) in parts.edges or name in parts.weights or name in parts.constants()
+        (node.name, index) in qdq.edges or name in qdq.weights or name in qdq.constants()
         for index, name in enumerate(node.input)
         if name
     )
     return node.op_type in dialect.integers and (whole or node.op_type in WEIGHTED)
-
-
-def _confirm_onnxruntime(model: onnx.ModelProto, rows: tuple[Verdict, ...], target: Dialect) -> Contract:
-    if (target.activation == "int8") != _is_arm():
-        return Contract(target.name, rows, "Predicted from rules; this machine has the other kind of processor.")
-    graph = optimized(model).graph
-    seen = kernels(graph)
-    confirmed = tuple(
-        Verdict(**{**asdict(row), "found": seen.get(row.node, "")}) if row.state != "taken" else row for row in rows
-    )
-    wrong = sum(not row.agrees for row in confirmed)
-    known = sum(bool(row.found) for row in confirmed)
-    words = f"Confirmed by ONNX Runtime's optimised graph: {known - wrong} of {known} operators found there agree."
-    return Contract(target.name, confirmed, words, left=leftovers(graph))
-
-
-def _is_arm() -> bool:
-    """Tell whether this machine's processor has kernels for signed activations."""
-    return os.uname().machine.lower().startswith(("aarch64", "arm"))

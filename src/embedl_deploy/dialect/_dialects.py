@@ -1,120 +1,207 @@
-"""What each runtime wants to read, as data; the rules that use it are in `_place`.
+"""What each runtime wants to read, as data, and what `check` says of a file; the rules are in `_qdq_placement`.
 
 The facts come from the runtimes' documentation and from measurements; docs/reference/dialects.md has them as a table.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
-from embedl_deploy.errors import DialectError, known
+from embedl_deploy._extras import Registry
+from embedl_deploy._table import table
+from embedl_deploy.errors import DialectError, quoted_list
 
-# ``embedl_kernels.EXACT_U8S8``, which comes with the extra; names and data of dialects need none.
-_EXACT = "u8s8=exact"
+if TYPE_CHECKING:
+    import onnx
 
 # Operators that move or select values: input and output hold the same numbers, so they hold the same scale.
 MOVES = frozenset({
     "Expand", "Flatten", "Gather", "GatherElements", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Tile",
     "Transpose", "Unsqueeze",
 })  # fmt: skip
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+WEIGHTED = CONVOLUTIONS | {"Gemm", "MatMul"}
+PAIR = ("QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One operator of a file."""
+
+    node: str  # its name in the file
+    operator: str
+    module: str  # the module it was made from, where the file tells
+    kernel: str  # the kernel it will land in
+    # ``integer``; ``float``: not meant to be quantized; ``unfused``: it has Q/DQ and yet runs in float, or its Q/DQ
+    # keep it from melting with its neighbors; ``rounded``: its weights are float in the file, and the runtime rounds
+    # them; ``taken``: done by another operator's kernel
+    state: str
+    reason: str
+    found: str = ""  # the kernel that the runtime really chose, empty where that is not known
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the runtime chose what was predicted, as far as is known."""
+        if not self.found:
+            return True
+        # Nhwc… is the same kernel in another layout.
+        same = self.found.removeprefix("Nhwc") == self.kernel
+        return same or (self.state != "integer" and not self.found.startswith(("Q", "MatMulI")))
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a runtime will make of a file; prints as a table."""
+
+    dialect: str  # whose rules were used
+    rows: tuple[Verdict, ...]  # one verdict per operator
+    confirmed: str  # how the prediction was confirmed, or why it was not
+    refused: str = ""  # what the runtime said when it refused the file, empty otherwise
+    left: tuple[int, int] | None = None  # Q and DQ that are left to run, where known
+
+    @property
+    def unfused(self) -> tuple[Verdict, ...]:
+        """Operators that have Q/DQ and gain nothing by it."""
+        return self.failures("unfused")
+
+    @property
+    def rounded(self) -> tuple[Verdict, ...]:
+        """Operators whose float weights the runtime rounds."""
+        return self.failures("rounded")
+
+    @property
+    def disagreements(self) -> tuple[Verdict, ...]:
+        """Operators for which the runtime chose another kernel than predicted."""
+        return self.failures("disagreement")
+
+    @property
+    def coverage(self) -> tuple[int, int]:
+        """How many convolutions, linears and matrix products compute on integers, of how many."""
+        weighted = [row for row in self.rows if row.operator in WEIGHTED]
+        return sum(row.state == "integer" for row in weighted), len(weighted)
+
+    def failures(self, what: str) -> tuple[Verdict, ...]:
+        """Return the rows that fail a demand.
+
+        Demands are ``unfused``, ``float`` (a weighted operator in float), ``rounded`` (float weights that the runtime
+        rounds), ``disagreement``.
+
+        Raises:
+            DialectError: There is no such demand.
+        """
+        match what:
+            case "unfused" | "rounded":
+                return tuple(row for row in self.rows if row.state == what)
+            case "float":
+                in_float = (row for row in self.rows if row.state in ("float", "unfused"))
+                return tuple(row for row in in_float if row.operator in WEIGHTED)
+            case "disagreement":
+                return tuple(row for row in self.rows if not row.agrees)
+        raise DialectError(f"There is no demand {what!r}; known are unfused, float, rounded, disagreement.")
+
+    def to_dict(self) -> dict[str, object]:
+        """Return everything as JSON-able data."""
+        return {**asdict(self), "coverage": list(self.coverage)}
+
+    def __str__(self) -> str:
+        head = ["node", "operator", "kernel", "state", "reason"]
+        wrong = "PREDICTION WRONG: the runtime chose"
+        rows = [
+            [row.module or row.node, row.operator, row.kernel, row.state,
+             row.reason if row.agrees else f"{wrong} {row.found}. {row.reason}"]
+            for row in self.rows
+        ]  # fmt: skip
+        done, of = self.coverage
+        counts = f"{self.dialect}: {done} of {of} weighted operators in integers, {len(self.unfused)} unfused."
+        lines = [table(head, rows), "", counts]
+        if self.left is not None:
+            lines.append(f"Left to run: {self.left[0]} Q, {self.left[1]} DQ.")
+        if self.rounded:
+            lines.append(f"ROUNDED: float weights of {len(self.rounded)} operators.")
+        if self.refused:
+            lines.append(f"REFUSED: {self.refused}")
+        return "\n".join([*lines, self.confirmed])
+
+
+# ``embedl_kernels.EXACT_U8S8``, which comes with the extra; names and data of dialects need none.
+_EXACT = "u8s8=exact"
+
+Confirm = Callable[["onnx.ModelProto", "Dialect", tuple[Verdict, ...]], Contract]
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one runtime wants its Q/DQ file.
-
-    Attributes:
-        name: The name to ask for it by.
-        activation: Integer type of activations that have 8 bits, ``int8`` or ``uint8``.
-        zero_point: Whether an activation may have a zero point other than 0.
-        relu_at_minimum: Whether a range that starts at 0 must have its zero point at the type's minimum, so that the
-            runtime sees that the Relu before it does nothing.
-        narrow_weights: Whether int8 weights stay within -127..127.
-        integer_bias: Whether a bias is int32 behind a DQ with scale input × weight; else it is float.
-        weight_zero_point: Whether weights may have a zero point other than 0.
-        integers: Operators that can run in integers; Q/DQ in front of others is cost without gain.
-        outputs: Operators whose output must carry Q for them to run in integers.
-        both_sides: Operators that run in integers only with Q on all inputs and on the output.
-        one_scale: Operators whose inputs and output must have one scale.
-        skip_only: Whether a residual addition has Q/DQ on the skip branch alone.
-        fixed: Output scale and zero point (of int8) that the runtime prescribes, by operator.
-        types: Types of quantised tensors that the runtime can read at all.
-        activation_types: The ones among them that activations may have.
-        no_conv_types: The ones among them that weights of convolutions may not have.
-        weight_blocks: Whether weights may have one scale per block.
-        float_types: Types the rest of the graph may have.
-        rounds_float_weights: Whether the runtime rounds float weights between Q/DQ, unless the DQ has a scale per
-            channel.
-        portable: Whether weights are chosen so that no processor's kernels saturate and additions are exact, so that
-            every one of them gives the same bits.
-        whole_channels: Whether kernels begin a new pair at every position of a convolution, where ONNX Runtime's go on
-            with the next position's channels; it matters where their number is odd.
-        requires: What the processor's kernels must be able to do, written into the file; empty for nothing.
-        opset: Lowest opset of the written file.
-    """
+    """How one runtime wants its Q/DQ file."""
 
     name: str
-    activation: str
-    zero_point: bool
+    activation: str  # integer type of activations that have 8 bits, ``int8`` or ``uint8``
+    zero_point: bool  # whether an activation may have a zero point other than 0
+    # Whether a range that starts at 0 must have its zero point at the type's minimum, so that the runtime sees that the
+    # Relu before it does nothing
     relu_at_minimum: bool
-    narrow_weights: bool
-    integer_bias: bool
-    integers: frozenset[str]
-    weight_zero_point: bool = False
-    outputs: frozenset[str] = frozenset()
+    narrow_weights: bool  # whether int8 weights stay within -127..127
+    integer_bias: bool  # whether a bias is int32 behind a DQ with scale input × weight; else it is float
+    integers: frozenset[str]  # operators that can run in integers; Q/DQ in front of others is cost without gain
+    weight_zero_point: bool = False  # whether weights may have a zero point other than 0
+    outputs: frozenset[str] = frozenset()  # operators whose output must carry Q for them to run in integers
+    # Operators that run in integers only with Q on all inputs and on the output
     both_sides: frozenset[str] = frozenset()
-    one_scale: frozenset[str] = frozenset()
-    skip_only: bool = False
+    one_scale: frozenset[str] = frozenset()  # operators whose inputs and output must have one scale
+    skip_only: bool = False  # whether a residual addition has Q/DQ on the skip branch alone
+    # Output scale and zero point (of int8) that the runtime prescribes, by operator
     fixed: tuple[tuple[str, float, int], ...] = ()
-    types: frozenset[str] = frozenset({"int8", "uint8"})
-    activation_types: frozenset[str] = frozenset({"int8", "uint8"})
-    no_conv_types: frozenset[str] = frozenset()
-    weight_blocks: bool = False
-    float_types: tuple[str, ...] = ("float32",)
+    types: frozenset[str] = frozenset({"int8", "uint8"})  # types of quantized tensors that the runtime can read at all
+    activation_types: frozenset[str] = frozenset({"int8", "uint8"})  # the ones among them that activations may have
+    no_conv_types: frozenset[str] = frozenset()  # the ones among them that weights of convolutions may not have
+    weight_blocks: bool = False  # whether weights may have one scale per block
+    float_types: tuple[str, ...] = ("float32",)  # types the rest of the graph may have
+    # Whether the runtime rounds float weights between Q/DQ, unless the DQ has a scale per channel
     rounds_float_weights: bool = False
+    # Whether weights are chosen so that no processor's kernels saturate and additions are exact, so that every one of
+    # them gives the same bits
     portable: bool = False
+    # Whether kernels begin a new pair at every position of a convolution, where ONNX Runtime's go on with the next
+    # position's channels; it matters where their number is odd
     whole_channels: bool = False
-    requires: str = ""
-    opset: int = 13
+    requires: str = ""  # what the processor's kernels must be able to do, written into the file; empty for nothing
+    opset: int = 13  # lowest opset of the written file
+    # Who runs the file. Kernels of ``onnxruntime`` are predicted by the rules of its CPU provider, those of others by
+    # their documentation.
+    runtime: str = ""
+    backend: str = ""  # whose networks it is written from, by name; empty for any
+    # Who confirms the prediction: a function of model, dialect and verdicts that returns a `Contract`, or its name,
+    # ``module:function``; empty when nobody does
+    confirm: str | Confirm = ""
+
+    @property
+    def is_onnxruntime(self) -> bool:
+        """Whether ONNX Runtime's own kernels run the file."""
+        return self.runtime == "onnxruntime"
 
 
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _SAME_SCALE = MOVES | {"AveragePool", "Concat", "Pad", "Resize"}
 _ORT_BOTH = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax"})
 
+_WIDE_TYPES = frozenset({"int8", "uint8", "int16", "uint16"})
+
 TENSORRT = Dialect(
-    name="tensorrt",
-    activation="int8",
-    zero_point=False,
-    relu_at_minimum=False,
-    narrow_weights=False,
-    integer_bias=False,
-    integers=_WEIGHTED | MOVES | {"Add", "AveragePool", "Concat", "GlobalAveragePool", "Pad", "Resize"},
-    both_sides=frozenset({"AveragePool", "GlobalAveragePool"}),
-    one_scale=frozenset({"Concat"}),
-    skip_only=True,
-    types=frozenset({"int8", "int4", "float8e4m3fn"}),
-    activation_types=frozenset({"int8", "float8e4m3fn"}),
-    no_conv_types=frozenset({"int4"}),
-    weight_blocks=True,
-    float_types=("float32", "float16"),
-)
+    name="tensorrt", runtime="tensorrt", backend="tensorrt", confirm="embedl_deploy.dialect._build:confirm",
+    activation="int8", zero_point=False, relu_at_minimum=False, narrow_weights=False, integer_bias=False,
+    integers=WEIGHTED | MOVES | {"Add", "AveragePool", "Concat", "GlobalAveragePool", "Pad", "Resize"},
+    both_sides=frozenset({"AveragePool", "GlobalAveragePool"}), one_scale=frozenset({"Concat"}), skip_only=True,
+    types=frozenset({"int8", "int4", "float8e4m3fn"}), activation_types=frozenset({"int8", "float8e4m3fn"}),
+    no_conv_types=frozenset({"int4"}), weight_blocks=True, float_types=("float32", "float16"),
+)  # fmt: skip
 
 ONNXRUNTIME_X86 = Dialect(
-    name="onnxruntime-x86",
-    activation="uint8",
-    zero_point=True,
-    relu_at_minimum=True,
-    narrow_weights=True,
-    integer_bias=True,
+    name="onnxruntime-x86", runtime="onnxruntime", backend="onnxruntime",
+    confirm="embedl_deploy.dialect._check:confirm",
+    activation="uint8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
     integers=_ORT_BOTH | MOVES | {"Conv", "Gemm", "MatMul", "Resize"},
-    weight_zero_point=True,
-    outputs=frozenset({"Conv"}),
-    both_sides=_ORT_BOTH,
-    types=frozenset({"int8", "uint8", "int4", "uint4", "int16", "uint16"}),
-    activation_types=frozenset({"int8", "uint8", "int16", "uint16"}),
-    weight_blocks=True,
-    rounds_float_weights=True,
-    portable=True,
-)
+    outputs=frozenset({"Conv"}), both_sides=_ORT_BOTH,
+    types=_WIDE_TYPES | {"int4", "uint4"}, activation_types=_WIDE_TYPES,
+    weight_zero_point=True, weight_blocks=True, rounds_float_weights=True, portable=True,
+)  # fmt: skip
 
 # All 8 bits of the weights: exact where the processor has VNNI or AMX, and only there.
 ONNXRUNTIME_X86_VNNI = replace(
@@ -126,42 +213,35 @@ ONNXRUNTIME_X86_VNNI = replace(
 ONNXRUNTIME_ARM = replace(ONNXRUNTIME_X86, name="onnxruntime-arm", activation="int8", portable=False)
 
 LITERT = Dialect(
-    name="litert",
-    activation="int8",
-    zero_point=True,
-    relu_at_minimum=True,
-    narrow_weights=True,
-    integer_bias=True,
-    integers=_WEIGHTED | _ORT_BOTH | MOVES | {"Pad", "Resize", "Tanh"},
-    outputs=_WEIGHTED,
-    both_sides=_ORT_BOTH,
-    one_scale=_SAME_SCALE,
+    name="litert", runtime="litert",
+    activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
+    integers=WEIGHTED | _ORT_BOTH | MOVES | {"Pad", "Resize", "Tanh"},
+    outputs=WEIGHTED, both_sides=_ORT_BOTH, one_scale=_SAME_SCALE,
     fixed=(("Softmax", 1 / 256, -128), ("Sigmoid", 1 / 256, -128), ("Tanh", 1 / 128, 0)),
-    types=frozenset({"int8", "int16"}),
-    activation_types=frozenset({"int8", "int16"}),
-)
+    types=frozenset({"int8", "int16"}), activation_types=frozenset({"int8", "int16"}),
+)  # fmt: skip
 
 OPENVINO = Dialect(
-    name="openvino",
-    activation="uint8",
-    zero_point=True,
-    relu_at_minimum=True,
-    narrow_weights=True,
-    integer_bias=False,
-    integers=_WEIGHTED | _SAME_SCALE | {"Add", "GlobalAveragePool", "Mul"},
-    weight_zero_point=True,
-    both_sides=frozenset({"Add", "Concat", "Mul"}),
-    one_scale=frozenset({"Concat"}),
-    types=frozenset({"int8", "uint8", "int4", "uint4", "int16", "uint16"}),
-    activation_types=frozenset({"int8", "uint8", "int16", "uint16"}),
-    weight_blocks=True,
-    portable=True,
-    whole_channels=True,
-)
-
-DIALECTS: tuple[Dialect, ...] = (
-    TENSORRT, ONNXRUNTIME_X86, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, LITERT, OPENVINO,
+    name="openvino", runtime="openvino",
+    activation="uint8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
+    integers=WEIGHTED | _SAME_SCALE | {"Add", "GlobalAveragePool", "Mul"},
+    both_sides=frozenset({"Add", "Concat", "Mul"}), one_scale=frozenset({"Concat"}),
+    types=_WIDE_TYPES | {"int4", "uint4"}, activation_types=_WIDE_TYPES,
+    weight_zero_point=True, weight_blocks=True, portable=True, whole_channels=True,
 )  # fmt: skip
+
+_OURS = (TENSORRT, ONNXRUNTIME_X86, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, LITERT, OPENVINO)
+_registry = Registry("embedl_deploy.dialects", Dialect)
+
+
+def register_dialect(dialect: Dialect) -> None:
+    """Make a dialect of your own known by its name, in this process; a package does it by entry point."""
+    _registry.add(dialect.name, dialect)
+
+
+def dialects() -> tuple[Dialect, ...]:
+    """Return the dialects that are known by name: ours, those of installed packages, and registered ones."""
+    return tuple({**{dialect.name: dialect for dialect in _OURS}, **_registry.all()}.values())
 
 
 def get_dialect(name: str | Dialect) -> Dialect:
@@ -172,7 +252,7 @@ def get_dialect(name: str | Dialect) -> Dialect:
     """
     if isinstance(name, Dialect):
         return name
-    for dialect in DIALECTS:
-        if dialect.name == name:
-            return dialect
-    raise DialectError(f"There is no dialect {name!r}; known are {known(d.name for d in DIALECTS)}.")
+    found = {dialect.name: dialect for dialect in dialects()}
+    if name not in found:
+        raise DialectError(f"There is no dialect {name!r}; known are {quoted_list(found)}.")
+    return found[name]

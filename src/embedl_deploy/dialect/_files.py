@@ -1,4 +1,4 @@
-"""ONNX files: read with one clear error for whatever is wrong with them, written whole or not at all."""
+"""ONNX files: read with one clear error for whatever is wrong with them, brought to an opset, written whole or not."""
 
 import os
 from collections.abc import Iterator
@@ -6,19 +6,18 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import version_converter
 
-from embedl_deploy.errors import ModelFileError
+from embedl_deploy.dialect._dialects import PAIR
+from embedl_deploy.dialect._model import opset_of
+from embedl_deploy.errors import ModelFileError, first_line
 
 # Above this a file needs its weights beside it: protobuf ends at two gigabytes.
 _LARGEST = 1_900_000_000
 
 
 def load(source: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
-    """Read a model; one in memory passes through.
-
-    Raises:
-        ModelFileError: There is no file, or it is no valid ONNX model.
-    """
+    """Read a model; one in memory passes through."""
     if isinstance(source, onnx.ModelProto):
         return source
     path = Path(source)
@@ -27,8 +26,9 @@ def load(source: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
     try:
         model = onnx.load(path)
     except (DecodeError, ValueError, onnx.checker.ValidationError, OSError) as exc:
-        reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
-        raise ModelFileError(f"{str(path)!r} cannot be read as an ONNX model: {reason}", path=str(path)) from exc
+        raise ModelFileError(
+            f"{str(path)!r} cannot be read as an ONNX model: {first_line(exc)}", path=str(path)
+        ) from exc
     if not model.graph.node:
         raise ModelFileError(f"{str(path)!r} is no ONNX model: it has no operators.", path=str(path))
     check_graph(model, str(path))
@@ -47,11 +47,6 @@ def input_names(source: onnx.ModelProto | str | os.PathLike[str]) -> list[str]:
 
 
 def check_graph(model: onnx.ModelProto, path: str = "") -> None:
-    """Refuse a graph that breaks the rules of ONNX.
-
-    Raises:
-        ModelFileError: It breaks one.
-    """
     if _has_damaged_names(model):
         raise ModelFileError(f"{path or 'The model'!r} has names that are no text: it is damaged.", path=path)
     known = set(onnx.helper.get_all_tensor_dtypes())
@@ -62,13 +57,11 @@ def check_graph(model: onnx.ModelProto, path: str = "") -> None:
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, UnicodeDecodeError) as exc:
-        reason = next((line.strip() for line in str(exc).splitlines() if line.strip()), "no message")
         where = f"{path!r} is not valid" if path else "The model is not valid"
-        raise ModelFileError(f"{where}: {reason}", path=path) from exc
+        raise ModelFileError(f"{where}: {first_line(exc)}", path=path) from exc
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield the values that a graph holds."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
@@ -87,11 +80,7 @@ def _has_damaged_names(model: onnx.ModelProto) -> bool:
 
 
 def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> Path:
-    """Write a model under a name of its own first; nobody sees half a file.
-
-    Raises:
-        ModelFileError: The folder is not there or cannot be written to.
-    """
+    """Write a model under a name of its own first; nobody sees half a file."""
     target = Path(path)
     if not target.parent.is_dir():
         raise ModelFileError(
@@ -108,3 +97,49 @@ def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> Path:
         draft.unlink(missing_ok=True)
         raise ModelFileError(f"{str(target)!r} cannot be written: {exc.strerror}.", path=str(target)) from exc
     return target
+
+
+_TYPED = 21
+_CHANGED = frozenset({"GroupNormalization", "Scan", "If", "Loop"})
+_NEW_TYPES = frozenset({
+    onnx.TensorProto.INT4, onnx.TensorProto.UINT4, onnx.TensorProto.INT16, onnx.TensorProto.UINT16,
+})  # fmt: skip
+_IR_VERSIONS = {13: 7, 14: 7, 15: 8, 16: 8, 17: 8, 18: 8, 19: 9, 20: 9, 21: 10}
+
+
+def raise_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """Return a model of at least this version; the one given if it has it."""
+    old = opset_of(model)
+    if old >= version:
+        return model
+    try:
+        raised = version_converter.convert_version(model, version)
+    except Exception as exc:
+        raise ModelFileError(
+            f"The model has opset {old}, this needs {version}, and it could not be converted: {first_line(exc)} "
+            f"Export it again with opset {version}."
+        ) from exc
+    raised.ir_version = max(raised.ir_version, model.ir_version, _IR_VERSIONS.get(version, 10))
+    if not raised.metadata_props:
+        raised.metadata_props.extend(model.metadata_props)
+    return raised
+
+
+def relax_opset(model: onnx.ModelProto) -> None:
+    """Say opset 20 instead of 21 where the file needs nothing of 21.
+
+    The two differ in the types that operators take, and in GroupNormalization. ONNX Runtime carries pairs of opset 21
+    across other operators with a type that it forgets to change with the zero point's, and then refuses the model: seen
+    on x86 with signed activations, in 1.30 and 1.31.
+    """
+    if opset_of(model) != _TYPED or any(node.op_type in _CHANGED for node in model.graph.node):
+        return
+    pairs = [node for node in model.graph.node if node.op_type in PAIR]
+    if any(entry.name in ("block_size", "output_dtype") for node in pairs for entry in node.attribute):
+        return
+    if any(value.data_type in _NEW_TYPES for value in model.graph.initializer):
+        return
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = _TYPED - 1
+    model.ir_version = min(model.ir_version, _IR_VERSIONS[_TYPED - 1])

@@ -1,37 +1,53 @@
-"""`lower`: take a model apart, change placement and number formats, put it together again."""
+"""`lower`: take a model apart, change placement and number formats, put it together again; `relower` for files."""
 
 import copy
 import json
+import os
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import onnx
 
-from embedl_deploy.dialect._constants import convert_weights, free_layers, integer_biases, lacking
-from embedl_deploy.dialect._dialects import Dialect, get_dialect
-from embedl_deploy.dialect._files import check_graph
-from embedl_deploy.dialect._half import halve
-from embedl_deploy.dialect._islands import keep_float
+from embedl_deploy.dialect._constants import (
+    convert_weights,
+    integer_biases,
+    keep_float_weights,
+    lacking,
+    unquantize_unsupported_layers,
+)
+from embedl_deploy.dialect._dialects import PAIR, Dialect, get_dialect
+from embedl_deploy.dialect._files import check_graph, load, raise_opset, relax_opset, save
+from embedl_deploy.dialect._float16 import to_float16
 from embedl_deploy.dialect._model import (
     DIALECT,
     NOTES,
     ORIGIN,
+    RANGES,
     REMAINDERS,
     REMEDIES,
-    Parts,
+    QdqModel,
+    notes_of,
     opset_of,
     read,
+    read_entry,
     set_metadata,
     write,
 )
 from embedl_deploy.dialect._names import renew_modules
-from embedl_deploy.dialect._observe import Sample
-from embedl_deploy.dialect._opset import raise_opset, relax_opset
-from embedl_deploy.dialect._origin import recall, remember
-from embedl_deploy.dialect._place import convert_formats, cut_at_zero, place, share_scales, show_floors
-from embedl_deploy.dialect._portable import RemedyRow, make_portable, remedies_text
-from embedl_deploy.dialect._sums import exact_sums
-from embedl_deploy.errors import DialectError, ModelFileError, known
+from embedl_deploy.dialect._observe import Sample, observe
+from embedl_deploy.dialect._origin import record_origin, restore_origin
+from embedl_deploy.dialect._portable import RemedyRow, make_additions_exact, make_portable, remedies_of, remedies_text
+from embedl_deploy.dialect._qdq_placement import (
+    convert_formats,
+    insert_missing_relus,
+    nonnegative_tensors,
+    place,
+    share_scales,
+)
+from embedl_deploy.errors import DialectError, ModelFileError, quoted_list
 from embedl_kernels import REQUIRES
 
 _INTEGER_OPERATORS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"})
@@ -58,7 +74,7 @@ def lower(
         dialect: The name of a dialect, or one of your own.
         scales: ``keep`` leaves scales as they were simulated, bit for bit, where the dialect can hold them; ``refit``
             chooses them anew from the observed ranges, so that a range that starts at 0 uses every integer.
-        float_type: Type of what is not quantised; ``float16`` for TensorRT 11, which runs what it reads.
+        float_type: Type of what is not quantized; ``float16`` for TensorRT 11, which runs what it reads.
         fallback: Whether a tensor whose format the dialect lacks is left in float, with a note, instead of an error.
         samples: Inputs, each as for `verify`: a portable dialect chooses on them what each layer's weights become.
 
@@ -68,47 +84,41 @@ def lower(
     """
     target = get_dialect(dialect)
     _check(model, target, scales, float_type)
-    parts = read(raise_opset(model, target.opset))
-    cut = cut_at_zero(parts)
-    needed = _needed_opset(parts, target, float_type)
-    parts = recall(parts if needed <= parts.opset else read(raise_opset(model, needed)))
-    _refuse(parts, target, fallback=fallback)
-    before = copy.deepcopy(parts)
-    free_layers(parts, target)
+    qdq = read(raise_opset(model, target.opset))
+    cut = nonnegative_tensors(qdq)
+    needed = _needed_opset(qdq, target, float_type)
+    qdq = restore_origin(qdq if needed <= qdq.opset else read(raise_opset(model, needed)))
+    _refuse(qdq, target, fallback=fallback)
+    before = copy.deepcopy(qdq)
+    unquantize_unsupported_layers(qdq, target)
     if not target.zero_point:
-        show_floors(parts, cut)
-    place(parts, target)
-    convert_formats(parts, target, refit=scales == "refit")
-    share_scales(parts, target)
-    convert_weights(parts, target)
+        insert_missing_relus(qdq, cut)
+    place(qdq, target)
+    convert_formats(qdq, target, refit=scales == "refit")
+    share_scales(qdq, target)
+    convert_weights(qdq, target)
     rows: list[RemedyRow] = []
     if target.portable:
-        exact_sums(parts)
-        rows = make_portable(parts, target, samples)
+        make_additions_exact(qdq)
+        rows = make_portable(qdq, target, samples)
     if target.integer_bias:
-        integer_biases(parts)
-    keep_float(parts, target)
-    return _finish(before, parts, target, float_type, rows)
+        integer_biases(qdq)
+    keep_float_weights(qdq, target)
+    return _finish(before, qdq, target, float_type, rows)
 
 
-def _finish(before: Parts, parts: Parts, target: Dialect, float_type: str, rows: list[RemedyRow]) -> onnx.ModelProto:
-    parts.settle()
-    lowered = write(parts)
+def _finish(
+    before: QdqModel, qdq: QdqModel, target: Dialect, float_type: str, rows: list[RemedyRow]
+) -> onnx.ModelProto:
+    qdq.rename_boundaries()
+    lowered = write(qdq)
     if float_type == "float16":
-        parts.notes += halve(lowered)
-    set_metadata(
-        lowered,
-        {
-            DIALECT: target.name,
-            ORIGIN: remember(before, parts),
-            NOTES: json.dumps(parts.notes) if parts.notes else "",
-            REMEDIES: remedies_text(rows),
-            REMAINDERS: "",
-            REQUIRES: target.requires,
-        },
-    )
+        qdq.notes += to_float16(lowered)
+    entries = {DIALECT: target.name, ORIGIN: record_origin(before, qdq), REMAINDERS: "", REQUIRES: target.requires}
+    notes = json.dumps(qdq.notes) if qdq.notes else ""
+    set_metadata(lowered, {**entries, NOTES: notes, REMEDIES: remedies_text(rows)})
     renew_modules(lowered)
-    if target.name.startswith("onnxruntime"):
+    if target.is_onnxruntime:
         relax_opset(lowered)
     return lowered
 
@@ -118,7 +128,7 @@ def _check(model: onnx.ModelProto, target: Dialect, scales: str, float_type: str
         raise DialectError(f"scales={scales!r} is not known; known are 'keep', 'refit'.")
     if float_type not in target.float_types:
         raise DialectError(
-            f"{target.name} takes the rest of the graph in {known(target.float_types)}, not {float_type!r}.",
+            f"{target.name} takes the rest of the graph in {quoted_list(target.float_types)}, not {float_type!r}.",
             dialect=target.name,
         )
     if not model.graph.node:
@@ -126,47 +136,104 @@ def _check(model: onnx.ModelProto, target: Dialect, scales: str, float_type: str
     if not opset_of(model):
         raise ModelFileError("The model names no version of the standard operators.")
     check_graph(model)
-    integer = [node.name or node.op_type for node in model.graph.node if node.op_type in _INTEGER_OPERATORS]
-    if integer:
+    if integer := [node.name or node.op_type for node in model.graph.node if node.op_type in _INTEGER_OPERATORS]:
         raise ModelFileError(
-            f"The model has integer operators ({known(integer[:3])}), and only Q/DQ models can be lowered; "
-            "quantise again with the format QDQ."
+            f"The model has integer operators ({quoted_list(integer[:3])}), and only Q/DQ models can be lowered; "
+            "quantize again with the format QDQ."
         )
-    if half := _half_scale(model):
+    types = {value.name: value.data_type for value in model.graph.initializer}
+    used = (node.input[1] for node in model.graph.node if node.op_type in PAIR and len(node.input) > 1)
+    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    if half := next((name for name in used if types.get(name) in halves), ""):
         raise ModelFileError(
             f"The model is in half precision (scale {half!r} is), and its scales were rounded to that; lower the "
             "float32 file it was made of, with float_type='float16' where the runtime wants it."
         )
 
 
-def _half_scale(model: onnx.ModelProto) -> str:
-    """Return a scale that is stored in half precision, or nothing."""
-    types = {value.name: value.data_type for value in model.graph.initializer}
-    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
-    pairs = [node for node in model.graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
-    return next((node.input[1] for node in pairs if len(node.input) > 1 and types.get(node.input[1]) in halves), "")
-
-
-def _refuse(parts: Parts, target: Dialect, *, fallback: bool) -> None:
-    """Refuse what the dialect cannot express, unless it may become float."""
-    found = lacking(parts, target)
-    if found and not fallback:
-        first = ", ".join(f"{name!r} ({what})" for name, what in sorted(found.items())[:4])
-        more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+def _refuse(qdq: QdqModel, target: Dialect, *, fallback: bool) -> None:
+    missing = lacking(qdq, target)
+    if missing and not fallback:
+        first = ", ".join(f"{name!r} ({what})" for name, what in sorted(missing.items())[:4])
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise DialectError(
             f"{target.name} cannot express {first}{more}. Choose another dialect or precision, "
             "or give fallback=True to leave them in float.",
             dialect=target.name,
-            places=sorted(found),
+            places=sorted(missing),
         )
 
 
-def _needed_opset(parts: Parts, target: Dialect, float_type: str) -> int:
-    """Return the version that has every type the file needs."""
-    formats = [*parts.params.values(), *(weight.params for weight in parts.weights.values())]
+def _needed_opset(qdq: QdqModel, target: Dialect, float_type: str) -> int:
+    formats = [*qdq.params.values(), *(weight.params for weight in qdq.weights.values())]
     needed = target.opset
     if float_type == "float16" or any(item.type == "float8e4m3fn" for item in formats):
         needed = max(needed, 19)
     if any(item.block or item.type in ("int4", "uint4", "int16", "uint16") for item in formats):
         needed = max(needed, 21)
     return needed
+
+
+@dataclass(frozen=True)
+class Relowered:
+    """What `relower` wrote."""
+
+    path: Path
+    dialect: str
+    boundaries: int  # how many quantized activations it has
+    weights: int  # how many quantized weights it has
+    notes: tuple[str, ...]  # what was given up or left in float, a line each
+    remedies: tuple[RemedyRow, ...] = ()  # what the layers of a portable file got
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: {self.dialect}, {self.boundaries} quantized activations, {self.weights} weights"]
+        if self.remedies:
+            counts = Counter(row.remedy for row in self.remedies)
+            listed = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+            judged = "samples" if self.remedies[0].measured else "weights alone, --data on samples"
+            lines.append(f"  portable, no input can saturate {len(self.remedies)} layers: {listed}; judged on {judged}")
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
+
+
+def relower(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    dialect: str | Dialect,
+    scales: Literal["keep", "refit"] = "keep",
+    float_type: str = "float32",
+    fallback: bool = False,
+    samples: Iterable[Sample] | None = None,
+) -> Relowered:
+    """Write a Q/DQ file in another dialect; scales that the dialect can hold stay, bit for bit.
+
+    Args:
+        source: The file: of another dialect, or made by another tool.
+        target: Where to write; may be the same file.
+        dialect: As for `lower`.
+        scales: As for `lower`.
+        float_type: As for `lower`.
+        fallback: As for `lower`.
+        samples: Inputs, each as for `verify`; ranges that the file does not tell and the dialect asks for are observed.
+
+    Raises:
+        ModelFileError: The file cannot be read, has no Q/DQ, or cannot be written.
+        DialectError: The dialect is unknown or cannot express what the file says.
+        InputError: The samples do not fit.
+    """
+    chosen = get_dialect(dialect)
+    model = load(source)
+    if samples is not None:
+        samples = list(samples)
+        qdq = restore_origin(read(model))
+        observe(qdq, samples)
+        set_metadata(model, {RANGES: json.dumps({name: list(pair) for name, pair in qdq.ranges.items()})})
+    if not any(node.op_type in PAIR for node in model.graph.node):
+        raise ModelFileError(
+            f"{str(source)!r} has no Q/DQ: there is nothing to lower. Quantize it first.", path=str(source)
+        )
+    lowered = lower(model, chosen, scales=scales, float_type=float_type, fallback=fallback, samples=samples)
+    path = save(lowered, target)
+    weights = len(read(lowered).weights) if float_type == "float32" else 0
+    boundaries = len(read_entry(lowered, ORIGIN, "{}")["lowered"])
+    return Relowered(path, chosen.name, boundaries, weights, notes_of(lowered), remedies_of(lowered))

@@ -1,4 +1,4 @@
-"""An ONNX model taken apart: float graph here, quantisation beside it.
+"""An ONNX model taken apart: float graph here, quantization beside it.
 
 `read` takes every Q/DQ out of a graph and notes on which edges it stood; `write` puts them back. What lies between may
 change placement and number formats without touching the graph.
@@ -8,13 +8,13 @@ import base64
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from embedl_deploy.dialect._numbers import DTYPES, Params
+from embedl_deploy.dialect._numbers import DTYPES, LIMITS, Params
 from embedl_deploy.errors import ModelFileError
 
 RANGES = "edgeproof.ranges"
@@ -30,13 +30,8 @@ REMEDIES = "edgeproof.remedies"
 REMAINDERS = "edgeproof.remainders"
 
 Edge = tuple[str, int]
-Axis = tuple[int, int]
-_TYPE_NAMES: dict[int, str] = {
-    onnx.TensorProto.INT4: "int4", onnx.TensorProto.UINT4: "uint4", onnx.TensorProto.INT8: "int8",
-    onnx.TensorProto.UINT8: "uint8", onnx.TensorProto.INT16: "int16", onnx.TensorProto.UINT16: "uint16",
-    onnx.TensorProto.INT32: "int32", onnx.TensorProto.FLOAT8E4M3FN: "float8e4m3fn",
-}  # fmt: skip
-_ONNX_TYPES = {name: number for number, name in _TYPE_NAMES.items()}
+Axis = tuple[int, int]  # An axis and its size.
+_TYPE_NAMES: dict[int, str] = {onnx.TensorProto.DataType.Value(name.upper()): name for name in DTYPES}
 
 
 @dataclass(frozen=True)
@@ -48,49 +43,36 @@ class Weight:
 
     @property
     def real(self) -> np.ndarray:
-        """The real numbers."""
         return self.params.dequantize(self.values)
 
 
 @dataclass
-class Parts:
-    """A model in parts; the graph in `model` has no Q/DQ that belongs to a boundary.
+class QdqModel:
+    """A float graph and its quantization beside it; the graph in `model` has no Q/DQ that belongs to a boundary.
 
-    Attributes:
-        model: The float graph; every node has a name.
-        tensor_of: The tensor of each boundary; a tensor with two formats has two boundaries.
-        params: The format of each boundary.
-        edges: Which boundary a node's input reads; an edge not listed reads the float value.
-        spread: Edges whose DQ repeats the one scale along an axis: the axis and its size. The numbers are the same, and
-            ONNX Runtime lets the reader alone.
-        weights: Constants in integers, by the name the graph reads them under.
-        integers: The tensor that holds a boundary's integers in the file that was read.
-        doubled: Boundaries that have more than one Q in the file that was read.
-        exact: Weights before they were rounded, by name, where the file tells.
-        ranges: Observed ranges by tensor.
-        notes: What was given up.
+    A boundary is a tensor in a format: a tensor with two formats has two boundaries. An edge (a node's input) that has
+    no boundary reads the float value.
     """
 
-    model: onnx.ModelProto
-    tensor_of: dict[str, str] = field(default_factory=dict)
-    params: dict[str, Params] = field(default_factory=dict)
+    model: onnx.ModelProto  # Every node has a name.
+    tensor_of: dict[str, str] = field(default_factory=dict)  # By boundary.
+    params: dict[str, Params] = field(default_factory=dict)  # By boundary.
     edges: dict[Edge, str] = field(default_factory=dict)
+    # Edges whose DQ repeats the one scale along an axis: the numbers are the same, and ONNX Runtime lets the reader be.
     spread: dict[Edge, Axis] = field(default_factory=dict)
-    weights: dict[str, Weight] = field(default_factory=dict)
-    integers: dict[str, str] = field(default_factory=dict)
-    doubled: set[str] = field(default_factory=set)
-    exact: dict[str, np.ndarray] = field(default_factory=dict)
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    weights: dict[str, Weight] = field(default_factory=dict)  # By the name the graph reads them under.
+    integers: dict[str, str] = field(default_factory=dict)  # The tensor of a boundary's integers in the file read.
+    doubled: set[str] = field(default_factory=set)  # Boundaries that have more than one Q in the file read.
+    exact: dict[str, np.ndarray] = field(default_factory=dict)  # Weights before rounding, where they are known.
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)  # Observed, by tensor.
+    notes: list[str] = field(default_factory=list)  # What was given up.
 
     @property
     def graph(self) -> onnx.GraphProto:
-        """The float graph."""
         return self.model.graph
 
     @property
     def opset(self) -> int:
-        """The version of the standard operators."""
         return opset_of(self.model)
 
     def boundary(self, tensor: str, params: Params) -> str:
@@ -106,25 +88,23 @@ class Parts:
         return name
 
     def constants(self) -> dict[str, onnx.TensorProto]:
-        """The initialisers by name."""
         return {value.name: value for value in self.graph.initializer}
 
-    def settle(self) -> None:
+    def rename_boundaries(self) -> None:
         """Name the boundaries as reading the written file would: after their tensors."""
-        named = Parts(self.model)
+        named = QdqModel(self.model)
         new = {name: named.boundary(tensor, self.params[name]) for name, tensor in self.tensor_of.items()}
         self.tensor_of, self.params = named.tensor_of, named.params
         self.edges = {edge: new[name] for edge, name in self.edges.items()}
 
     def prune(self) -> None:
-        """Forget boundaries that no edge reads."""
         used = set(self.edges.values())
         for name in [name for name in self.tensor_of if name not in used]:
             del self.tensor_of[name], self.params[name]
 
 
 def integer_type_name(number: int) -> str:
-    """Return the name of a quantised type, ONNX's own for others."""
+    """Return the name of a quantized type, ONNX's own for others."""
     return _TYPE_NAMES.get(number) or str(onnx.TensorProto.DataType.Name(number)).lower()
 
 
@@ -134,7 +114,6 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def metadata(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the metadata as a dictionary."""
     return {entry.key: entry.value for entry in model.metadata_props}
 
 
@@ -146,11 +125,7 @@ def set_metadata(model: onnx.ModelProto, values: dict[str, str]) -> None:
 
 
 def read_entry(model: onnx.ModelProto, key: str, default: str) -> Any:
-    """Return an entry of the metadata that is JSON, of the kind that the default is.
-
-    Raises:
-        ModelFileError: It is not: a file from elsewhere may say anything of itself.
-    """
+    """Return an entry of the metadata that is JSON, of the kind that the default is."""
     try:
         found = json.loads(metadata(model).get(key, default))
     except (ValueError, RecursionError) as exc:
@@ -170,7 +145,6 @@ def notes_of(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """Return a node's attribute."""
     for entry in node.attribute:
         if entry.name == name:
             return helper.get_attribute_value(entry)
@@ -187,37 +161,35 @@ def consumers(graph: onnx.GraphProto) -> dict[str, list[tuple[onnx.NodeProto, in
 
 
 def producers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """Return the node that makes each tensor."""
     return {name: node for node in graph.node for name in node.output if name}
 
 
+def unused_name(base: str, taken: set[str]) -> str:
+    """Return a name, with a number behind it where it is taken already, and note it as taken."""
+    name, number = base, 2
+    while name in taken:
+        name, number = f"{base}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
 def name_nodes(graph: onnx.GraphProto) -> None:
-    """Give every node a name of its own; edges are told by it."""
-    seen: set[str] = set()
+    """Give every node a name of its own; edges are known by it."""
+    taken: set[str] = set()
     for number, node in enumerate(graph.node):
-        base = node.name or f"{node.op_type}_{number}"
-        name, extra = base, 2
-        while name in seen:
-            name, extra = f"{base}_{extra}", extra + 1
-        node.name = name
-        seen.add(name)
+        node.name = unused_name(node.name or f"{node.op_type}_{number}", taken)
 
 
-def read(model: onnx.ModelProto) -> Parts:
-    """Take a Q/DQ model apart; the model given is not changed.
-
-    Raises:
-        ModelFileError: The graph is not one that can be taken apart.
-    """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    _constants_to_initializers(copy.graph)
-    name_nodes(copy.graph)
-    parts = Parts(copy, ranges=_read_ranges(copy))
-    _Reader(parts).run()
-    _read_remainders(parts)
-    _fold_weight_transposes(parts)
-    return parts
+def read(model: onnx.ModelProto) -> QdqModel:
+    """Take a Q/DQ model apart; the model given is not changed."""
+    own = copy_model(model)
+    _constants_to_initializers(own.graph)
+    name_nodes(own.graph)
+    qdq = QdqModel(own, ranges=_read_ranges(own))
+    _Reader(qdq).run()
+    _read_remainders(qdq)
+    _fold_weight_transposes(qdq)
+    return qdq
 
 
 def _read_ranges(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
@@ -243,14 +215,14 @@ def note_remainders(model: onnx.ModelProto, exact: dict[str, np.ndarray]) -> Non
     set_metadata(model, {REMAINDERS: json.dumps(found, separators=(",", ":")) if found else ""})
 
 
-def _read_remainders(parts: Parts) -> None:
+def _read_remainders(qdq: QdqModel) -> None:
     """Add up integers and remainders to the weights before rounding."""
     try:
-        for name, data in read_entry(parts.model, REMAINDERS, "{}").items():
-            weight = parts.weights[name]
+        for name, data in read_entry(qdq.model, REMAINDERS, "{}").items():
+            weight = qdq.weights[name]
             rest = np.frombuffer(base64.b64decode(data), np.int8).reshape(weight.values.shape)
             scale, _ = weight.params.spread(weight.values.shape)
-            parts.exact[name] = weight.real.astype(np.float64) + rest * (scale.astype(np.float64) / 256)
+            qdq.exact[name] = weight.real.astype(np.float64) + rest * (scale.astype(np.float64) / 256)
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise ModelFileError(
             f"The metadata {REMAINDERS!r} does not fit the weights ({type(exc).__name__}: {exc}). "
@@ -259,45 +231,53 @@ def _read_remainders(parts: Parts) -> None:
 
 
 def _constants_to_initializers(graph: onnx.GraphProto) -> None:
-    """Turn Constant nodes into initialisers: exporters differ, the meaning does not."""
+    """Turn Constant nodes into initializers: exporters differ, the meaning does not."""
+    values = [attribute(node, "value") if node.op_type == "Constant" else None for node in graph.node]
     kept = []
-    for node in graph.node:
-        value = attribute(node, "value") if node.op_type == "Constant" else None
+    for node, value in zip(graph.node, values, strict=True):
         if value is None:
             kept.append(node)
-            continue
-        tensor = graph.initializer.add()
-        tensor.CopyFrom(value)
-        tensor.name = node.output[0]
-    if len(kept) < len(graph.node):
-        replace_nodes(graph, kept)
+        else:
+            graph.initializer.append(value)
+            graph.initializer[-1].name = node.output[0]
+    replace_all(graph.node, kept)
 
 
-def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Set a graph's nodes."""
-    copies = []
+def copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def replace_all(field: Any, values: Iterable[Any]) -> None:
+    """Set a repeated field of a message; the values may be its own."""
+    kept = list(values)
+    del field[:]
+    field.extend(kept)
+
+
+def rename_tensor(nodes: Iterable[onnx.NodeProto], old: str, new: str) -> None:
     for node in nodes:
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copies.append(copy)
-    del graph.node[:]
-    graph.node.extend(copies)
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                if name == old:
+                    names[index] = new
 
 
 class _Reader:
     """Takes the Q/DQ out of one graph."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.graph = parts.graph
-        self.constants = parts.constants()
+    def __init__(self, qdq: QdqModel) -> None:
+        self.qdq = qdq
+        self.graph = qdq.graph
+        self.constants = qdq.constants()
         self.maker = producers(self.graph)
         self.readers = consumers(self.graph)
         self.outputs = {value.name for value in self.graph.output}
         self.gone: set[str] = set()
         self.swapped: dict[str, onnx.NodeProto] = {}
         # The name that replaces a DQ's output, and the boundary it stands for (None for a constant).
-        self.instead: dict[str, tuple[str, str | None]] = {}
+        self.replacement_of: dict[str, tuple[str, str | None]] = {}
         # DQs that repeat one scale along an axis, by output.
         self.spread: dict[str, Axis] = {}
 
@@ -305,7 +285,9 @@ class _Reader:
         for node in self.graph.node:
             if node.op_type == "DequantizeLinear":
                 self._take(node)
-        self._keep_outputs()
+        # A graph output that a DQ made gets an Identity: the name stays, and so does the edge.
+        for name in sorted(self.outputs & set(self.replacement_of)):
+            self.graph.node.append(helper.make_node("Identity", [name], [name], name=f"output/{name}"))
         self._rewire()
         self._drop_constants()
 
@@ -321,10 +303,12 @@ class _Reader:
         if maker.input[0] in self.constants:
             values = numpy_helper.to_array(self.constants[maker.input[0]])
             self._take_constant(node, params.quantize(values), maker.input[0])
-            self.parts.exact[self.instead[node.output[0]][0]] = values.astype(np.float64)
-        elif params.axis is None and self._is_inner(maker):
+            self.qdq.exact[self.replacement_of[node.output[0]][0]] = values.astype(np.float64)
+            return
+        inner = all(reader.op_type == "DequantizeLinear" for reader, _ in self.readers[maker.output[0]])
+        if params.axis is None and inner and maker.output[0] not in self.outputs:
             self.gone |= {node.name, maker.name}
-            self.instead[node.output[0]] = self._source(maker, params)
+            self.replacement_of[node.output[0]] = self._source(maker, params)
 
     def _pair_params(self, maker: onnx.NodeProto | None, node: onnx.NodeProto) -> Params | None:
         """Return the format of a Q and the DQ after it, None if they are not two halves of one."""
@@ -338,25 +322,20 @@ class _Reader:
             return other
         return params if params.same(other) else None
 
-    def _is_inner(self, maker: onnx.NodeProto) -> bool:
-        """Tell whether a Q's integers are read by DQs alone."""
-        inner = all(reader.op_type == "DequantizeLinear" for reader, _ in self.readers[maker.output[0]])
-        return inner and maker.output[0] not in self.outputs
-
     def _source(self, maker: onnx.NodeProto, params: Params) -> tuple[str, str]:
-        """Return tensor and boundary of a pair; on another pair, an equal one melts, else an Identity parts them."""
+        """Return tensor and boundary of a pair; an equal one before it is the same, else an Identity parts them."""
         tensor = maker.input[0]
-        below = self.instead.get(tensor)
+        below = self.replacement_of.get(tensor)
         if below is None or below[1] is None:
-            boundary = self.parts.boundary(tensor, params)
-            if self.parts.integers.setdefault(boundary, maker.output[0]) != maker.output[0]:
-                self.parts.doubled.add(boundary)
+            boundary = self.qdq.boundary(tensor, params)
+            if self.qdq.integers.setdefault(boundary, maker.output[0]) != maker.output[0]:
+                self.qdq.doubled.add(boundary)
             return tensor, boundary
-        if self.parts.params[below[1]].same(params):
+        if self.qdq.params[below[1]].same(params):
             return below[0], below[1]
         again = f"{tensor}/again"
         self.swapped[maker.name] = helper.make_node("Identity", [tensor], [again], name=f"requantize/{maker.name}")
-        return again, self.parts.boundary(again, params)
+        return again, self.qdq.boundary(again, params)
 
     def _take_constant(self, node: onnx.NodeProto, values: np.ndarray, name: str = "") -> None:
         params = self._params(node)
@@ -364,16 +343,16 @@ class _Reader:
             return
         name = name or node.input[0]
         _check_fit(name, values.shape, params)
-        held = self.parts.weights.get(name)
+        held = self.qdq.weights.get(name)
         if held is not None and not held.params.same(params):
             # One constant under two formats: the second gets a name of its own.
             name = node.output[0]
-        self.parts.weights[name] = Weight(values, params)
+        self.qdq.weights[name] = Weight(values, params)
         self.gone.add(node.name)
         maker = self.maker.get(node.input[0])
         if maker is not None:
             self.gone.add(maker.name)
-        self.instead[node.output[0]] = (name, None)
+        self.replacement_of[node.output[0]] = (name, None)
 
     def _params(self, node: onnx.NodeProto) -> Params | None:
         """Read scale and zero point; None when they are computed in the graph."""
@@ -387,7 +366,7 @@ class _Reader:
         zero = self._value(node.input[2]) if len(node.input) > 2 and node.input[2] else None
         if len(node.input) > 2 and node.input[2] and zero is None:
             return None
-        if zero is None or kind not in _INTEGERS:
+        if zero is None or kind not in LIMITS:
             zero = np.zeros(scale.shape, np.int64)
         if zero.size != scale.size:
             raise ModelFileError(f"{node.name!r} has {scale.size} scales and {zero.size} zero points.")
@@ -395,18 +374,12 @@ class _Reader:
         block = int(attribute(node, "block_size", 0) or 0)
         if scale.size == 1 and not block:
             return Params(scale.reshape(()), zero.reshape(()), kind)
-        axis = int(attribute(node, "axis", 1))
-        return Params(scale, zero.reshape(scale.shape), kind, self._axis(node, axis, scale), block)
-
-    def _axis(self, node: onnx.NodeProto, axis: int, scale: np.ndarray) -> int:
-        """Count a channel axis from the front."""
-        if axis >= 0:
-            return axis
-        constant = self.constants.get(node.input[0])
-        return axis + (len(constant.dims) if constant is not None else scale.ndim)
+        axis, constant = int(attribute(node, "axis", 1)), self.constants.get(node.input[0])
+        if axis < 0:
+            axis += len(constant.dims) if constant is not None else scale.ndim
+        return Params(scale, zero.reshape(scale.shape), kind, axis, block)
 
     def _integer_type(self, node: onnx.NodeProto) -> str:
-        """Return the integer type at a Q or DQ."""
         number = int(attribute(node, "output_dtype", 0) or 0) if node.op_type == "QuantizeLinear" else 0
         names = [node.input[0]] if node.op_type == "DequantizeLinear" else []
         names += [node.input[2]] if len(node.input) > 2 and node.input[2] else []
@@ -422,8 +395,8 @@ class _Reader:
         number = number or onnx.TensorProto.UINT8
         if number not in _TYPE_NAMES:
             raise ModelFileError(
-                f"{node.name!r} quantises to {onnx.TensorProto.DataType.Name(number)}; "
-                f"known are {', '.join(sorted(_ONNX_TYPES))}."
+                f"{node.name!r} quantizes to {onnx.TensorProto.DataType.Name(number)}; "
+                f"known are {', '.join(sorted(DTYPES))}."
             )
         return _TYPE_NAMES[number]
 
@@ -436,12 +409,6 @@ class _Reader:
             return self._value(maker.input[0])
         return None
 
-    def _keep_outputs(self) -> None:
-        """Give a graph output that a DQ made an Identity: the name stays, and so does the edge."""
-        for name in sorted(self.outputs & set(self.instead)):
-            node = self.graph.node.add()
-            node.CopyFrom(helper.make_node("Identity", [name], [name], name=f"output/{name}"))
-
     def _rewire(self) -> None:
         kept = []
         for old in self.graph.node:
@@ -450,42 +417,32 @@ class _Reader:
                 continue
             kept.append(node)
             for index, name in enumerate(node.input):
-                if name not in self.instead:
+                if name not in self.replacement_of:
                     continue
-                node.input[index], boundary = self.instead[name]
+                node.input[index], boundary = self.replacement_of[name]
                 if boundary is not None:
-                    self.parts.edges[node.name, index] = boundary
+                    self.qdq.edges[node.name, index] = boundary
                     if name in self.spread:
-                        self.parts.spread[node.name, index] = self.spread[name]
-        replace_nodes(self.graph, kept)
+                        self.qdq.spread[node.name, index] = self.spread[name]
+        replace_all(self.graph.node, kept)
 
     def _drop_constants(self) -> None:
-        """Forget initialisers nobody reads any more."""
         used = {name for node in self.graph.node for name in node.input} | self.outputs
         used |= {name for node in self.graph.node for name in _captured(node)}
-        kept = [
-            value for value in self.graph.initializer if value.name in used and value.name not in self.parts.weights
-        ]
+        kept = [value for value in self.graph.initializer if value.name in used and value.name not in self.qdq.weights]
         gone = {value.name for value in self.graph.initializer} - {value.name for value in kept}
-        del self.graph.initializer[:]
-        self.graph.initializer.extend(kept)
-        inputs = [value for value in self.graph.input if value.name not in gone]
-        del self.graph.input[:]
-        self.graph.input.extend(inputs)
-        self.parts.prune()
+        replace_all(self.graph.initializer, kept)
+        replace_all(self.graph.input, [value for value in self.graph.input if value.name not in gone])
+        self.qdq.prune()
 
 
 def _check_fit(name: str, shape: tuple[int, ...], params: Params) -> None:
-    """Refuse scales per channel that are not as many as the channels."""
     if params.axis is None or params.block:
         return
     if params.axis >= len(shape) or shape[params.axis] != params.scale.size:
         raise ModelFileError(
             f"{name!r} has the shape {list(shape)} and {params.scale.size} scales along axis {params.axis}."
         )
-
-
-_INTEGERS = {"int4", "uint4", "int8", "uint8", "int16", "uint16", "int32"}
 
 
 def _captured(node: onnx.NodeProto) -> Iterable[str]:
@@ -497,12 +454,12 @@ def _captured(node: onnx.NodeProto) -> Iterable[str]:
                 yield from _captured(inner)
 
 
-def _fold_weight_transposes(parts: Parts) -> None:
-    """Transpose a quantised weight in the file: runtimes fuse a DQ with the operator that reads it, and no further."""
-    readers = consumers(parts.graph)
+def _fold_weight_transposes(qdq: QdqModel) -> None:
+    """Transpose a quantized weight in the file: runtimes fuse a DQ with the operator that reads it, and no further."""
+    readers = consumers(qdq.graph)
     kept = []
-    for node in parts.graph.node:
-        weight = parts.weights.get(node.input[0]) if node.op_type == "Transpose" else None
+    for node in qdq.graph.node:
+        weight = qdq.weights.get(node.input[0]) if node.op_type == "Transpose" else None
         if weight is None or weight.params.block:
             kept.append(node)
             continue
@@ -510,69 +467,59 @@ def _fold_weight_transposes(parts: Parts) -> None:
         params = weight.params
         if params.axis is not None:
             params = replace(params, axis=order.index(params.axis))
-        parts.weights[node.output[0]] = Weight(np.ascontiguousarray(weight.values.transpose(order)), params)
-        if node.input[0] in parts.exact:
-            parts.exact[node.output[0]] = parts.exact[node.input[0]].transpose(order)
+        qdq.weights[node.output[0]] = Weight(np.ascontiguousarray(weight.values.transpose(order)), params)
+        if node.input[0] in qdq.exact:
+            qdq.exact[node.output[0]] = qdq.exact[node.input[0]].transpose(order)
         if all(reader.op_type == "Transpose" for reader, _ in readers[node.input[0]]):
             readers[node.input[0]] = []
-    if len(kept) == len(parts.graph.node):
+    if len(kept) == len(qdq.graph.node):
         return
-    replace_nodes(parts.graph, kept)
-    used = {name for node in parts.graph.node for name in node.input}
-    for name in [name for name in parts.weights if name not in used]:
-        del parts.weights[name]
+    replace_all(qdq.graph.node, kept)
+    used = {name for node in qdq.graph.node for name in node.input}
+    for name in [name for name in qdq.weights if name not in used]:
+        del qdq.weights[name]
 
 
-def write(parts: Parts) -> onnx.ModelProto:
-    """Put the Q/DQ back and return a new model."""
-    model = onnx.ModelProto()
-    model.CopyFrom(parts.model)
-    _Writer(parts, model).run()
+def write(qdq: QdqModel) -> onnx.ModelProto:
+    model = copy_model(qdq.model)
+    _Writer(qdq, model).run()
     return model
 
 
 class _Writer:
     """Puts Q/DQ into one graph."""
 
-    def __init__(self, parts: Parts, model: onnx.ModelProto) -> None:
-        self.parts = parts
+    def __init__(self, qdq: QdqModel, model: onnx.ModelProto) -> None:
+        self.qdq = qdq
         self.graph = model.graph
         self.taken = {name for node in self.graph.node for name in (*node.input, *node.output)}
-        self.taken |= {value.name for value in (*self.graph.initializer, *self.graph.input)} | set(parts.weights)
+        self.taken |= {value.name for value in (*self.graph.initializer, *self.graph.input)} | set(qdq.weights)
         self.weights: dict[str, str] = {}
         # A boundary is read with its scale said once (None), or repeated along an axis.
         self.read_as: dict[tuple[str, Axis | None], str] = {}
         self.readings: dict[str, dict[Axis | None, None]] = {}
-        for edge, boundary in parts.edges.items():
-            self.readings.setdefault(boundary, {})[parts.spread.get(edge)] = None
+        for edge, boundary in qdq.edges.items():
+            self.readings.setdefault(boundary, {})[qdq.spread.get(edge)] = None
 
     def run(self) -> None:
         before: dict[str, list[onnx.NodeProto]] = {}
-        first = [node for name in self.parts.weights for node in self._weight(name)]
-        for boundary, tensor in self.parts.tensor_of.items():
+        nodes = [node for name in self.qdq.weights for node in self._weight(name)]
+        for boundary, tensor in self.qdq.tensor_of.items():
             before.setdefault(tensor, []).extend(self._pair(boundary, tensor))
-        nodes = list(first)
         for value in self.graph.input:
             nodes += before.get(value.name, [])
         for node in self.graph.node:
             for index, name in enumerate(node.input):
-                held = self.parts.edges.get((node.name, index))
+                held = self.qdq.edges.get((node.name, index))
                 if held is not None:
-                    node.input[index] = self.read_as[held, self.parts.spread.get((node.name, index))]
-                elif name in self.parts.weights:
+                    node.input[index] = self.read_as[held, self.qdq.spread.get((node.name, index))]
+                elif name in self.qdq.weights:
                     node.input[index] = self.weights[name]
             nodes.append(node)
             for name in node.output:
                 nodes += before.get(name, [])
-        replace_nodes(self.graph, self._without_output_identities(nodes))
-        self._drop_stale_types()
-
-    def _drop_stale_types(self) -> None:
-        """Forget noted types of constants and of tensors that are gone: a bias may be int32 now."""
-        made = {name for node in self.graph.node for name in node.output}
-        kept = [value for value in self.graph.value_info if value.name in made]
-        del self.graph.value_info[:]
-        self.graph.value_info.extend(kept)
+        replace_all(self.graph.node, self._without_output_identities(nodes))
+        _drop_stale_types(self.graph)
 
     def _without_output_identities(self, nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
         """Let a DQ write a graph output itself where an Identity stands only for the name."""
@@ -589,16 +536,12 @@ class _Writer:
             if old not in makers:
                 kept.append(helper.make_node("Identity", [old], [new], name=f"output/{new}"))
                 continue
-            for node in kept:
-                for names in (node.input, node.output):
-                    for index, name in enumerate(names):
-                        if name == old:
-                            names[index] = new
+            rename_tensor(kept, old, new)
         return kept
 
     def _pair(self, boundary: str, tensor: str) -> list[onnx.NodeProto]:
         """Return a Q, and a DQ for each way it is read."""
-        params = self.parts.params[boundary]
+        params = self.qdq.params[boundary]
         scale, zero = self._parameters(boundary, params)
         quantized = self._fresh(f"{boundary}/q")
         nodes = [helper.make_node("QuantizeLinear", [tensor, scale, zero], [quantized], name=quantized)]
@@ -613,40 +556,41 @@ class _Writer:
         return nodes
 
     def _weight(self, name: str) -> list[onnx.NodeProto]:
-        weight = self.parts.weights[name]
+        weight = self.qdq.weights[name]
         self.graph.initializer.append(to_tensor(name, weight.values, weight.params.type))
         scale, zero = self._parameters(name, weight.params)
         real = self.weights[name] = self._fresh(f"{name}/dq")
-        options: dict[str, Any] = {} if weight.params.axis is None else {"axis": weight.params.axis}
-        if weight.params.block:
-            options["block_size"] = weight.params.block
-        return [helper.make_node("DequantizeLinear", [name, scale, zero], [real], name=real, **options)]
+        axis, block = weight.params.axis, weight.params.block or None
+        # A setting that is None is left out.
+        return [
+            helper.make_node("DequantizeLinear", [name, scale, zero], [real], name=real, axis=axis, block_size=block)
+        ]
 
     def _parameters(self, name: str, params: Params) -> tuple[str, str]:
-        """Write scale and zero point; an equal pair is written once per name."""
         scale, zero = self._fresh(f"{name}/scale"), self._fresh(f"{name}/zero_point")
         self.graph.initializer.append(numpy_helper.from_array(np.asarray(params.scale, np.float32), scale))
         self.graph.initializer.append(to_tensor(zero, params.zero_point, params.type))
         return scale, zero
 
     def _fresh(self, name: str) -> str:
-        base, number = name, 2
-        while name in self.taken:
-            name, number = f"{base}_{number}", number + 1
-        self.taken.add(name)
-        return name
+        return unused_name(name, self.taken)
+
+
+def _drop_stale_types(graph: onnx.GraphProto) -> None:
+    """Forget noted types of constants and of tensors that are gone: a bias may be int32 now, a weight float."""
+    made = {name for node in graph.node for name in node.output}
+    replace_all(graph.value_info, [value for value in graph.value_info if value.name in made])
 
 
 def to_tensor(name: str, values: np.ndarray, kind: str) -> onnx.TensorProto:
-    """Make a tensor of one of the quantised types."""
     return numpy_helper.from_array(np.asarray(values).astype(DTYPES[kind]), name)
 
 
-def infer_shapes(parts: Parts) -> dict[str, tuple[int, ...]]:
+def infer_shapes(qdq: QdqModel) -> dict[str, tuple[int, ...]]:
     """Infer the shapes of the float graph, -1 for sizes that are open."""
-    model = onnx.ModelProto()
-    model.CopyFrom(parts.model)
-    for name, weight in parts.weights.items():
+    model = copy_model(qdq.model)
+    _drop_stale_types(model.graph)
+    for name, weight in qdq.weights.items():
         model.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, weight.values.shape))
     # Values of large constants play no part in shapes.
     inferred = onnx.shape_inference.infer_shapes(model).graph
@@ -659,7 +603,15 @@ def infer_shapes(parts: Parts) -> dict[str, tuple[int, ...]]:
     }
 
 
-def pack(values: np.ndarray) -> dict[str, Any]:
+class PackedArray(TypedDict):
+    """An array as JSON-able data."""
+
+    type: str
+    shape: list[int]
+    data: str
+
+
+def pack(values: np.ndarray) -> PackedArray:
     """Write an array as JSON-able data, exact to the bit."""
     return {
         "type": str(values.dtype),
@@ -668,7 +620,6 @@ def pack(values: np.ndarray) -> dict[str, Any]:
     }
 
 
-def unpack(data: dict[str, Any]) -> np.ndarray:
-    """Read what `pack` wrote."""
-    kind = DTYPES.get(data["type"], None) or np.dtype(data["type"])
+def unpack(data: PackedArray) -> np.ndarray:
+    kind = DTYPES.get(data["type"]) or np.dtype(data["type"])
     return np.frombuffer(base64.b64decode(data["data"]), kind).reshape(data["shape"]).copy()

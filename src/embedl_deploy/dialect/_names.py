@@ -9,19 +9,20 @@ from collections.abc import Mapping
 
 import onnx
 
+from embedl_deploy.dialect._dialects import PAIR
 from embedl_deploy.dialect._model import (
     FORMAT,
     MODULES,
     PRECISIONS,
     consumers,
     integer_type_name,
-    metadata,
     producers,
+    read_entry,
     set_metadata,
 )
+from embedl_deploy.errors import ModelFileError
 
 Names = tuple[str, ...]
-_PAIR = ("QuantizeLinear", "DequantizeLinear")
 _VERSION = "1"
 # What only moves numbers, in whatever format they have.
 _MOVES = frozenset({"Cast", "Concat", "Flatten", "Identity", "Reshape", "Shape", "Slice", "Squeeze", "Transpose",
@@ -33,12 +34,10 @@ _WORDS = {"uint8": "int8", "uint16": "int16", "uint4": "int4", "float8e4m3fn": "
 def read_modules(model: onnx.ModelProto) -> dict[str, Names]:
     """Return the modules of each node, the main one first; what cannot be read is left out."""
     try:
-        found = json.loads(metadata(model).get(MODULES, "{}"))
-    except (ValueError, RecursionError):
+        entries = read_entry(model, MODULES, "{}")
+    except ModelFileError:
         return {}
-    if not isinstance(found, dict):
-        return {}
-    listed = {node: [told] if isinstance(told, str) else told for node, told in found.items()}
+    listed = {node: [names] if isinstance(names, str) else names for node, names in entries.items()}
     return {
         node: tuple(names)
         for node, names in listed.items()
@@ -46,26 +45,24 @@ def read_modules(model: onnx.ModelProto) -> dict[str, Names]:
     }
 
 
+def main_modules(model: onnx.ModelProto) -> dict[str, str]:
+    return {node: names[0] for node, names in read_modules(model).items()}
+
+
 def note_modules(model: onnx.ModelProto, modules: Mapping[str, Names]) -> None:
     """Write down the modules of every node, and the number format of every module."""
-    whole = _Lead(model.graph, modules).run()
-    set_metadata(
-        model,
-        {
-            FORMAT: _VERSION,
-            MODULES: json.dumps({node: list(names) for node, names in whole.items()}),
-            PRECISIONS: json.dumps(_precisions(model, whole)),
-        },
-    )
+    whole = _ModuleFinder(model.graph, modules).run()
+    precisions = json.dumps(_precisions(model, whole))
+    set_metadata(model, {FORMAT: _VERSION, MODULES: json.dumps(whole), PRECISIONS: precisions})
 
 
 def renew_modules(model: onnx.ModelProto) -> None:
-    """Do it again after the nodes have changed; a file that told nothing goes on telling nothing."""
+    """Do it again after the nodes have changed; a file without modules stays without."""
     if known := read_modules(model):
         note_modules(model, known)
 
 
-class _Lead:
+class _ModuleFinder:
     """Leads the nodes of one graph back to modules."""
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, Names]) -> None:
@@ -75,15 +72,16 @@ class _Lead:
         self.constants = {value.name for value in graph.initializer}
         # Names of pairs are made anew by every lowering; an old one may mean another tensor now.
         self.found = {node.name: known[node.name] for node in graph.node
-                      if node.name in known and node.op_type not in _PAIR}  # fmt: skip
+                      if node.name in known and node.op_type not in PAIR}  # fmt: skip
 
     def run(self) -> dict[str, Names]:
         for node in self.graph.node:
             if node.name not in self.found and (names := self._before(node)):
                 self.found[node.name] = names
         for node in reversed(self.graph.node):
-            if node.name not in self.found and (names := self._behind(node)):
-                self.found[node.name] = names
+            readers = (reader.name for name in node.output for reader, _ in self.readers.get(name, ()))
+            if node.name not in self.found and (name := next((name for name in readers if name in self.found), None)):
+                self.found[node.name] = self.found[name]
         return {node.name: self.found[node.name] for node in self.graph.node if node.name in self.found}
 
     def _before(self, node: onnx.NodeProto) -> Names:
@@ -94,10 +92,6 @@ class _Lead:
         maker = self.makers.get(value)
         return ("",) if maker is None else self.found.get(maker.name, ())
 
-    def _behind(self, node: onnx.NodeProto) -> Names:
-        read = (reader.name for name in node.output for reader, _ in self.readers.get(name, ()))
-        return next((self.found[name] for name in read if name in self.found), ())
-
 
 def _precisions(model: onnx.ModelProto, modules: Mapping[str, Names]) -> dict[str, str]:
     """Return the number format of each module's operators: of those with weights, where it has any."""
@@ -105,7 +99,7 @@ def _precisions(model: onnx.ModelProto, modules: Mapping[str, Names]) -> dict[st
     words: dict[str, dict[bool, list[str]]] = {}
     for node in model.graph.node:
         word, has_weights = formats.of(node)
-        if node.op_type not in (*_PAIR, *_MOVES) and node.name in modules:
+        if node.op_type not in (*PAIR, *_MOVES) and node.name in modules:
             words.setdefault(modules[node.name][0], {}).setdefault(has_weights, []).append(word)
     return {name: " and ".join(dict.fromkeys(found[max(found)])) for name, found in words.items()}
 
@@ -121,7 +115,6 @@ class _Formats:
         self.seen: dict[str, str] = {}
 
     def of(self, node: onnx.NodeProto) -> tuple[str, bool]:
-        """Return the format of an operator's values and weights, and whether it has weights."""
         floats = any(len(self.constants[name].dims) > 1 for name in node.input if name in self.constants)
         values = [self.makers.get(name) for name in node.input if name not in self.constants]
         pairs = [maker for maker in values if maker is not None and maker.op_type == "DequantizeLinear"]
@@ -135,8 +128,7 @@ class _Formats:
             word = self.seen.get(values[0].name, word)
         self.seen[node.name] = word
         held = [self._held(pair) for pair in weights if len(self.constants[pair.input[0]].dims) > 1]
-        told = word if not held or held[0] == word else f"{word}, weights {held[0]}"
-        return told, bool(held) or floats
+        return word if not held or held[0] == word else f"{word}, weights {held[0]}", bool(held) or floats
 
     def _held(self, pair: onnx.NodeProto) -> str:
         """Return the format of what a DQ reads; its sign is the runtime's affair."""

@@ -5,50 +5,32 @@ scale alone, bit for bit; only a zero point that the target cannot have costs a 
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-LIMITS = {
-    "int4": (-8, 7),
-    "uint4": (0, 15),
-    "int8": (-128, 127),
-    "uint8": (0, 255),
-    "int16": (-32768, 32767),
-    "uint16": (0, 65535),
-    "int32": (-(2**31), 2**31 - 1),
-}
+LIMITS = {f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (4, 8, 16, 32)}
+LIMITS |= {f"uint{bits}": (0, 2**bits - 1) for bits in (4, 8, 16)}
 FP8_MAX = 448.0
-DTYPES = {
-    **{name: np.dtype(name) for name in ("int8", "uint8", "int16", "uint16", "int32")},
-    "int4": np.dtype(ml_dtypes.int4),
-    "uint4": np.dtype(ml_dtypes.uint4),
-    "float8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-}
+DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in LIMITS}
+DTYPES["float8e4m3fn"] = np.dtype(ml_dtypes.float8_e4m3fn)
 _SIGNED = {"uint8": "int8", "uint16": "int16", "uint4": "int4"}
 _UNSIGNED = {signed: unsigned for unsigned, signed in _SIGNED.items()}
 
 
 @dataclass(frozen=True)
 class Params:
-    """How a tensor is quantised.
+    """How a tensor is quantized."""
 
-    Attributes:
-        scale: float32; no dimension, one per channel, or one per block.
-        zero_point: Of the scale's shape; zeros for float8.
-        type: Name of the integer type, or ``float8e4m3fn``.
-        axis: Where channels or blocks lie, None for one scale.
-        block: Length of a block, 0 for none.
-    """
-
-    scale: np.ndarray
-    zero_point: np.ndarray
-    type: str
-    axis: int | None = None
-    block: int = 0
+    scale: np.ndarray  # float32; no dimension, one per channel, or one per block.
+    zero_point: np.ndarray  # Of the scale's shape; zeros for float8.
+    type: str  # Name of the integer type, or float8e4m3fn.
+    axis: int | None = None  # Where channels or blocks lie, None for one scale.
+    block: int = 0  # Length of a block, 0 for none.
 
     def same(self, other: "Params") -> bool:
-        """Tell whether two quantise alike, bit for bit."""
+        """Tell whether two quantize alike, bit for bit."""
         return (
             (self.type, self.axis, self.block) == (other.type, other.axis, other.block)
             and np.array_equal(self.scale, other.scale)
@@ -62,7 +44,6 @@ class Params:
         return by_channel and self.type == other.type and bool(alike)
 
     def repeated(self, size: int) -> "Params":
-        """Return a format of one scale, said once per channel."""
         return replace(self, scale=np.full(size, self.scale), zero_point=np.full(size, self.zero_point), axis=0)
 
     @property
@@ -83,8 +64,7 @@ class Params:
             zero = np.repeat(self.zero_point, self.block, self.axis)
             cut = tuple(slice(0, size) for size in shape)
             return scale[cut], zero[cut]
-        places = [1] * len(shape)
-        places[self.axis] = -1
+        places = [-1 if axis == self.axis else 1 for axis in range(len(shape))]
         return self.scale.reshape(places), self.zero_point.reshape(places)
 
     def quantize(self, values: np.ndarray) -> np.ndarray:
@@ -99,7 +79,6 @@ class Params:
         return np.asarray(whole, DTYPES[self.type])
 
     def dequantize(self, values: np.ndarray) -> np.ndarray:
-        """Return the real numbers as float32."""
         scale, zero = self.spread(values.shape)
         if self.type not in LIMITS:
             return np.asarray(values.astype(np.float32) * scale, np.float32)
@@ -108,7 +87,6 @@ class Params:
 
 
 def per_tensor(scale: float, zero_point: int, kind: str) -> Params:
-    """Make the format of an activation."""
     return Params(np.asarray(scale, np.float32), np.asarray(zero_point, np.int64), kind)
 
 
@@ -118,18 +96,13 @@ def for_range(low: float, high: float, kind: str, *, zero_point: bool) -> Params
     if kind not in LIMITS:
         return per_tensor(max(-low, high) / FP8_MAX or 1.0, 0, kind)
     least, most = LIMITS[kind]
-    if not zero_point:
-        return per_tensor(_positive(max(-low, high) / most), 0, kind)
-    scale = _positive((high - low) / (most - least))
-    return per_tensor(scale, int(np.clip(np.rint(least - low / scale), least, most)), kind)
+    scale = (high - low) / (most - least) if zero_point else max(-low, high) / most
+    if scale < float(np.finfo(np.float32).tiny):
+        scale = 1.0
+    return per_tensor(scale, int(np.clip(np.rint(least - low / scale), least, most)) if zero_point else 0, kind)
 
 
-def _positive(scale: float) -> float:
-    """Never a scale that vanishes in float32."""
-    return scale if scale >= float(np.finfo(np.float32).tiny) else 1.0
-
-
-def resign(params: Params, kind: str) -> Params:
+def change_sign(params: Params, kind: str) -> Params:
     """Shift between the signed and the unsigned type of one width; the scale stays."""
     if params.type == kind:
         return params
@@ -138,22 +111,20 @@ def resign(params: Params, kind: str) -> Params:
 
 
 def counterpart(kind: str, *, signed: bool) -> str:
-    """Return the type of the same width and the asked-for sign."""
     return (_SIGNED if signed else _UNSIGNED).get(kind, kind)
 
 
-def unzero(params: Params) -> Params:
+def without_zero_point(params: Params) -> Params:
     """Make an activation symmetric around 0 in its signed type.
 
     A zero point in the middle (uint8 128) goes by shifting; any other costs a new scale, with the range kept.
     """
-    signed = resign(params, counterpart(params.type, signed=True)) if params.type in LIMITS else params
+    signed = change_sign(params, counterpart(params.type, signed=True)) if params.type in LIMITS else params
     if not np.any(signed.zero_point):
         return signed
-    low, high = signed.bounds
-    return for_range(low, high, signed.type, zero_point=False)
+    return for_range(*signed.bounds, signed.type, zero_point=False)
 
 
-def at_minimum(params: Params) -> Params:
+def with_zero_at_minimum(params: Params) -> Params:
     """Put the zero point of a range that starts at 0 at the type's minimum; the scale stays."""
     return replace(params, zero_point=np.asarray(LIMITS[params.type][0], np.int64))

@@ -1,5 +1,6 @@
-"""Ranges that a file does not tell, measured by running its float graph over samples."""
+"""What is measured by running a file's float graph over samples: ranges it does not hold, and what layers read."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -8,14 +9,14 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
-from embedl_deploy.dialect._model import Parts
+from embedl_deploy.dialect._model import QdqModel, attribute, copy_model
 from embedl_deploy.errors import InputError
+from embedl_kernels import Window, sample_patches, sample_rows, window_pads
 
 Sample = Any
 
 
 def to_array(value: Any) -> np.ndarray:
-    """Return a tensor or array-like as an array."""
     if hasattr(value, "detach"):  # a tensor; files need no torch
         value = value.detach().cpu().numpy()
     return np.asarray(value)
@@ -27,9 +28,6 @@ def by_input(sample: Sample, names: Sequence[str]) -> dict[str, np.ndarray]:
     Args:
         sample: A tensor or array, a tuple of them in the order of the inputs, or any of them by name.
         names: The inputs.
-
-    Raises:
-        InputError: It has another number of inputs, or holds a number that is not finite.
     """
     if not isinstance(sample, Mapping):
         values = sample if isinstance(sample, list | tuple) else (sample,)
@@ -43,23 +41,21 @@ def by_input(sample: Sample, names: Sequence[str]) -> dict[str, np.ndarray]:
     return feed
 
 
-def float_model(parts: Parts) -> onnx.ModelProto:
-    """Return the graph with its weights in float and no Q/DQ."""
-    model = onnx.ModelProto()
-    model.CopyFrom(parts.model)
-    model.graph.initializer.extend(numpy_helper.from_array(weight.real, name) for name, weight in parts.weights.items())
+def float_model(qdq: QdqModel) -> onnx.ModelProto:
+    model = copy_model(qdq.model)
+    model.graph.initializer.extend(numpy_helper.from_array(weight.real, name) for name, weight in qdq.weights.items())
     return model
 
 
-def observe(parts: Parts, samples: Iterable[Sample]) -> None:
-    """Add the range of every float tensor whose range is not known.
-
-    Raises:
-        InputError: There is no sample, or one does not fit the model or is not finite.
-    """
-    model = float_model(parts)
-    session, names = _session(model, parts)
+def observe(qdq: QdqModel, samples: Iterable[Sample]) -> None:
+    """Add the range of every float tensor whose range is not known."""
+    model = float_model(qdq)
+    made = [name for node in model.graph.node for name in node.output if name]
+    made += [value.name for value in model.graph.output]
+    names = [name for name in dict.fromkeys(made) if name not in qdq.ranges]
+    session = make_session(with_outputs(model, names))
     inputs = [value.name for value in session.get_inputs()]
+    found: dict[str, tuple[float, float]] = {}
     count = 0
     for sample in samples:
         count += 1
@@ -67,27 +63,21 @@ def observe(parts: Parts, samples: Iterable[Sample]) -> None:
         # Asked for no name, ONNX Runtime gives every output.
         for name, values in zip(names, run(session, names, feed) if names else (), strict=True):
             if np.issubdtype(values.dtype, np.floating) and values.size:
-                _widen(parts, name, values, first=count == 1)
+                low, high = float(values.min()), float(values.max())
+                if not np.isfinite([low, high]).all():
+                    raise InputError(f"Values of {name!r} are not finite for a sample; look at the data.")
+                before = found.get(name, (low, high))
+                found[name] = min(low, before[0]), max(high, before[1])
     if not count:
         raise InputError("There are no samples to observe ranges on; give at least one.")
+    qdq.ranges |= found
 
 
-def _widen(parts: Parts, name: str, values: np.ndarray, *, first: bool) -> None:
-    low, high = float(values.min()), float(values.max())
-    if not np.isfinite([low, high]).all():
-        raise InputError(f"Values of {name!r} are not finite for a sample; look at the data.")
-    old = (low, high) if first else parts.ranges[name]
-    parts.ranges[name] = (min(low, old[0]), max(high, old[1]))
-
-
-def _session(model: onnx.ModelProto, parts: Parts) -> tuple[ort.InferenceSession, list[str]]:
-    known = set(parts.ranges) | {value.name for value in model.graph.output}
-    names = [name for node in model.graph.node for name in node.output if name and name not in known]
-    names += [value.name for value in model.graph.output if value.name not in parts.ranges]
-    for name in names:
-        if name not in known:
-            model.graph.output.append(helper.make_empty_tensor_value_info(name))
-    return make_session(model), names
+def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    copy = copy_model(model)
+    known = {value.name for value in (*copy.graph.output, *copy.graph.input)}
+    copy.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in known)
+    return copy
 
 
 def make_session(model: onnx.ModelProto, **settings: Any) -> ort.InferenceSession:
@@ -101,11 +91,6 @@ def make_session(model: onnx.ModelProto, **settings: Any) -> ort.InferenceSessio
 
 
 def run(session: ort.InferenceSession, names: list[str] | None, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Run a session.
-
-    Raises:
-        InputError: The sample does not fit.
-    """
     wanted = {value.name for value in session.get_inputs()}
     if set(sample) != wanted:
         raise InputError(f"A sample has the inputs {sorted(sample)}; the model wants {sorted(wanted)}.")
@@ -118,3 +103,58 @@ def run(session: ort.InferenceSession, names: list[str] | None, sample: Mapping[
         raise InputError(
             f"A sample does not fit the model: it has the shapes {given}, the model takes {wanted_shapes}. {reason}"
         ) from exc
+
+
+Rows = dict[str, np.ndarray]
+# Numbers that are kept of a layer's inputs; second moments of long rows need no more of them.
+_NUMBERS = 1_000_000
+_LEAST, _MOST = 256, 1024
+# Samples that are run.
+_SAMPLES = 16
+
+
+def gather_rows(qdq: QdqModel, nodes: Sequence[onnx.NodeProto], samples: Iterable[object] | None) -> Rows:
+    """Return rows of the inputs of layers by node name, (groups, rows, K), rounded as the layer reads them."""
+    if samples is None or not nodes:
+        return {}
+    names = list(dict.fromkeys(node.input[0] for node in nodes))
+    session = make_session(with_outputs(float_model(qdq), names))
+    inputs = [value.name for value in session.get_inputs()]
+    given = [name for name in names if name in inputs]
+    asked = [name for name in names if name not in inputs]
+    random = np.random.default_rng(0)
+    found: dict[str, list[np.ndarray]] = {}
+    feeds = [by_input(sample, inputs) for sample in itertools.islice(samples, _SAMPLES)]
+    for feed in feeds:
+        values = {name: feed[name] for name in given}
+        values |= dict(zip(asked, run(session, asked, feed), strict=True)) if asked else {}
+        for node in nodes:
+            found.setdefault(node.name, []).append(_rows(qdq, node, values[node.input[0]], len(feeds), random))
+    return {name: np.concatenate(pieces, axis=1) for name, pieces in found.items()}
+
+
+def _rows(
+    qdq: QdqModel, node: onnx.NodeProto, value: np.ndarray, share: int, random: np.random.Generator
+) -> np.ndarray:
+    weight = qdq.weights[node.input[1]].values
+    params = qdq.params[qdq.edges[node.name, 0]]
+    length = max(1, int(np.prod(weight.shape[1:])) if node.op_type == "Conv" else weight.shape[-1])
+    # How many rows of this length one of so many samples gives.
+    count = max(1, -(-min(max(_NUMBERS // length, _LEAST), _MOST) // share))
+    if node.op_type == "Conv":
+        drawn = sample_patches(value, window_of(node, value.shape[2:], weight.shape[2:]), count, random)
+    else:
+        is_turned = node.op_type == "Gemm" and attribute(node, "transA", 0)
+        drawn = sample_rows(np.moveaxis(value, 0, -1) if is_turned else value, count, random)
+    return params.dequantize(params.quantize(drawn))
+
+
+def window_of(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -> Window:
+    """Return how a window operator walks over an input of some size."""
+    rank = len(kernel)
+    strides = list(attribute(node, "strides") or [1] * rank)
+    dilations = list(attribute(node, "dilations") or [1] * rank)
+    auto_pad = attribute(node, "auto_pad", b"NOTSET")
+    auto_pad = auto_pad.decode() if isinstance(auto_pad, bytes) else auto_pad
+    pads = window_pads(auto_pad, attribute(node, "pads") or [], sizes, kernel, strides, dilations)
+    return Window(tuple(kernel), strides, pads, dilations, int(attribute(node, "group", 1)))

@@ -3,25 +3,67 @@
 import base64
 import json
 import zlib
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 from onnx import helper, numpy_helper
 
-from embedl_deploy.dialect._model import ORIGIN, Parts, Weight, pack, read_entry, unpack
+from embedl_deploy.dialect._model import (
+    ORIGIN,
+    PackedArray,
+    QdqModel,
+    Weight,
+    pack,
+    read_entry,
+    rename_tensor,
+    replace_all,
+    unpack,
+)
 from embedl_deploy.dialect._numbers import Params
 from embedl_deploy.errors import ModelFileError
 
 
-def remember(before: Parts, after: Parts) -> str:
+class _Format(TypedDict):
+    """A number format as JSON-able data; a float32 as a double is exact."""
+
+    scale: Any
+    zero_point: Any
+    type: str
+    axis: int | None
+    block: int
+
+
+class _Boundary(_Format):
+    tensor: str
+
+
+class _Constant(_Format, total=False):
+    """A weight: its integers, or what they differ by from those that the file's own weight suggests."""
+
+    values: PackedArray
+    change: str
+
+
+class _Record(TypedDict):
+    """A model before it was lowered, and the boundaries it has since."""
+
+    boundaries: dict[str, _Boundary]
+    edges: list[tuple[str, int, str]]
+    weights: dict[str, _Constant]
+    floats: dict[str, PackedArray]
+    lowered: dict[str, _Boundary]
+
+
+def record_origin(before: QdqModel, after: QdqModel) -> str:
     """Describe a model before lowering, and what it became, as the text for the metadata."""
-    record = {
+    record: _Record = {
         "boundaries": _boundaries(before),
-        "edges": [[node, index, name] for (node, index), name in before.edges.items()],
+        "edges": [(node, index, name) for (node, index), name in before.edges.items()],
         "weights": {
-            name: {**_params(weight.params), **_values(weight, after.weights.get(name))}
+            name: _constant(weight, now)
             for name, weight in before.weights.items()
-            if name not in after.weights or not _same_weight(weight, after.weights[name])
+            if not (now := after.weights.get(name))
+            or not (weight.params.same(now.params) and np.array_equal(weight.values, now.values))
         },
         "floats": {
             value.name: pack(numpy_helper.to_array(value))
@@ -33,13 +75,13 @@ def remember(before: Parts, after: Parts) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
-def recall(parts: Parts) -> Parts:
+def restore_origin(qdq: QdqModel) -> QdqModel:
     """Return a model as it was before it was lowered, where its metadata knows; else as it is."""
-    record = read_entry(parts.model, ORIGIN, "{}")
+    record = read_entry(qdq.model, ORIGIN, "{}")
     if not record:
-        return parts
+        return qdq
     try:
-        return _recalled(parts, record)
+        return _restored(qdq, record)
     except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as exc:
         raise ModelFileError(
             f"The metadata {ORIGIN!r} cannot be read ({type(exc).__name__}: {exc}). "
@@ -47,43 +89,40 @@ def recall(parts: Parts) -> Parts:
         ) from exc
 
 
-def _recalled(parts: Parts, record: dict[str, Any]) -> Parts:
-    if record["lowered"] != _boundaries(parts):
-        parts.notes.append("The scales were changed after this file was lowered: its origin is not used.")
-        return parts
-    _melt(parts, {node for node, _, _ in record["edges"]})
-    _restore_outputs(parts, record)
-    nodes = {node.name for node in parts.graph.node}
-    parts.tensor_of = {name: entry["tensor"] for name, entry in record["boundaries"].items()}
-    parts.params = {name: _read_params(entry) for name, entry in record["boundaries"].items()}
-    parts.edges = {(node, index): name for node, index, name in record["edges"] if node in nodes}
-    _recall_constants(parts, record)
-    parts.prune()
-    return parts
+def _restored(qdq: QdqModel, record: _Record) -> QdqModel:
+    if record["lowered"] != _boundaries(qdq):
+        qdq.notes.append("The scales were changed after this file was lowered: its origin is not used.")
+        return qdq
+    _remove_inserted_nodes(qdq, {node for node, _, _ in record["edges"]})
+    _restore_outputs(qdq, record)
+    nodes = {node.name for node in qdq.graph.node}
+    qdq.tensor_of = {name: entry["tensor"] for name, entry in record["boundaries"].items()}
+    qdq.params = {name: _read_params(entry) for name, entry in record["boundaries"].items()}
+    qdq.edges = {(node, index): name for node, index, name in record["edges"] if node in nodes}
+    _restore_constants(qdq, record)
+    qdq.prune()
+    return qdq
 
 
-def _recall_constants(parts: Parts, record: dict[str, Any]) -> None:
+def _restore_constants(qdq: QdqModel, record: _Record) -> None:
     for name, entry in record["weights"].items():
-        parts.weights[name] = Weight(_read_values(entry, parts.weights.get(name)), _read_params(entry))
-    for name, entry in record["floats"].items():
-        parts.weights.pop(name, None)
-        parts.graph.initializer.append(numpy_helper.from_array(unpack(entry), name))
-    floats = {name for name in record["weights"] if name in parts.constants()}
-    kept = [value for value in parts.graph.initializer if value.name not in floats]
-    del parts.graph.initializer[:]
-    parts.graph.initializer.extend(kept)
+        qdq.weights[name] = Weight(_read_values(entry, qdq.weights.get(name)), _read_params(entry))
+    for name, packed in record["floats"].items():
+        qdq.weights.pop(name, None)
+        qdq.graph.initializer.append(numpy_helper.from_array(unpack(packed), name))
+    floats = {name for name in record["weights"] if name in qdq.constants()}
+    replace_all(qdq.graph.initializer, [value for value in qdq.graph.initializer if value.name not in floats])
 
 
-def _values(weight: Weight, now: Weight | None) -> dict[str, Any]:
-    """Write a weight's integers: what they differ by from those that the file's own weight suggests, if it has one."""
+def _constant(weight: Weight, now: Weight | None) -> _Constant:
     if now is None or now.values.shape != weight.values.shape or weight.params.type != "int8":
-        return {"values": pack(weight.values)}
-    change = weight.values.astype(np.int16) - _suggested(now, weight.params)
-    return {"change": base64.b64encode(zlib.compress(change.astype("<i2").tobytes(), 9)).decode("ascii")}
+        return cast("_Constant", {**_format(weight.params), "values": pack(weight.values)})
+    change = (weight.values.astype(np.int16) - _suggested(now, weight.params)).astype("<i2")
+    text = base64.b64encode(zlib.compress(change.tobytes(), 9)).decode("ascii")
+    return cast("_Constant", {**_format(weight.params), "change": text})
 
 
-def _read_values(entry: dict[str, Any], now: Weight | None) -> np.ndarray:
-    """Read a weight's integers."""
+def _read_values(entry: _Constant, now: Weight | None) -> np.ndarray:
     if "values" in entry:
         return unpack(entry["values"])
     if now is None:
@@ -103,62 +142,39 @@ def _suggested(now: Weight, params: Params) -> np.ndarray:
     return np.asarray(np.clip(np.rint(now.real / safe) + zero, -128, 127), np.int16)
 
 
-def _melt(parts: Parts, quantized: set[str]) -> None:
+def _remove_inserted_nodes(qdq: QdqModel, quantized: set[str]) -> None:
     """Take nodes away that lowering put in: an Identity for an output's Q/DQ, a Relu or Clip before a Q."""
-    for node in list(parts.graph.node):
+    for node in list(qdq.graph.node):
         if node.name == f"output/{node.output[0]}" and node.name not in quantized:
-            parts.graph.node.remove(node)
-            _rename(parts, node.input[0], node.output[0])
-        elif node.name in (f"floor/{node.input[0]}", f"narrow/{node.input[0]}"):
-            parts.graph.node.remove(node)
-            _rename(parts, node.output[0], node.input[0])
+            qdq.graph.node.remove(node)
+            rename_tensor(qdq.graph.node, node.input[0], node.output[0])
+        elif node.name in (f"inserted_relu/{node.input[0]}", f"reduced/{node.input[0]}"):
+            qdq.graph.node.remove(node)
+            rename_tensor(qdq.graph.node, node.output[0], node.input[0])
 
 
-def _restore_outputs(parts: Parts, record: dict[str, Any]) -> None:
+def _restore_outputs(qdq: QdqModel, record: _Record) -> None:
     """Put the Identity back before an output that had Q/DQ, under the names it had."""
-    nodes = {node.name for node in parts.graph.node}
-    made = {name for node in parts.graph.node for name in node.output}
+    nodes = {node.name for node in qdq.graph.node}
+    made = {name for node in qdq.graph.node for name in node.output}
     for name, _, boundary in record["edges"]:
         output, raw = name.removeprefix("output/"), record["boundaries"][boundary]["tensor"]
         if name != f"output/{output}" or name in nodes or output not in made or raw in made:
             continue
-        _rename(parts, output, raw)
-        node = parts.graph.node.add()
+        rename_tensor(qdq.graph.node, output, raw)
+        node = qdq.graph.node.add()
         node.CopyFrom(helper.make_node("Identity", [raw], [output], name=name))
 
 
-def _rename(parts: Parts, old: str, new: str) -> None:
-    for node in parts.graph.node:
-        for names in (node.input, node.output):
-            for index, held in enumerate(names):
-                if held == old:
-                    names[index] = new
+def _boundaries(qdq: QdqModel) -> dict[str, _Boundary]:
+    return {name: {"tensor": qdq.tensor_of[name], **_format(params)} for name, params in qdq.params.items()}
 
 
-def _same_weight(one: Weight, other: Weight) -> bool:
-    return one.params.same(other.params) and np.array_equal(one.values, other.values)
+def _format(params: Params) -> _Format:
+    scale, zero = params.scale.astype(np.float64).tolist(), params.zero_point.tolist()
+    return {"scale": scale, "zero_point": zero, "type": params.type, "axis": params.axis, "block": params.block}
 
 
-def _boundaries(parts: Parts) -> dict[str, dict[str, Any]]:
-    return {name: {"tensor": parts.tensor_of[name], **_params(params)} for name, params in parts.params.items()}
-
-
-def _params(params: Params) -> dict[str, Any]:
-    """Write a format; a float32 as a double is exact."""
-    return {
-        "scale": params.scale.astype(np.float64).tolist(),
-        "zero_point": params.zero_point.tolist(),
-        "type": params.type,
-        "axis": params.axis,
-        "block": params.block,
-    }
-
-
-def _read_params(entry: dict[str, Any]) -> Params:
-    return Params(
-        np.asarray(entry["scale"], np.float32),
-        np.asarray(entry["zero_point"], np.int64),
-        entry["type"],
-        entry["axis"],
-        entry["block"],
-    )
+def _read_params(entry: _Format) -> Params:
+    scale, zero = np.asarray(entry["scale"], np.float32), np.asarray(entry["zero_point"], np.int64)
+    return Params(scale, zero, entry["type"], entry["axis"], entry["block"])

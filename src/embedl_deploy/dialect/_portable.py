@@ -1,6 +1,6 @@
 """Weights that every processor's integer kernels multiply alike: the remedy that costs each layer least.
 
-Kernels without VNNI add products of u8 and s8 in pairs of neighbours along K, in 16 bits, with saturation. Where a
+Kernels without VNNI add products of u8 and s8 in pairs of neighbors along K, in 16 bits, with saturation. Where a
 layer's weights could saturate, `embedl_kernels.choose` finds others, on samples where there are some.
 """
 
@@ -14,13 +14,14 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from embedl_deploy.dialect._constants import Layer, integer_biases, layers, symmetric
-from embedl_deploy.dialect._dialects import Dialect
+from embedl_deploy._groups import Groups
+from embedl_deploy.dialect._constants import Layer, by_channel, integer_biases, keep_float_weights, layers, symmetric
+from embedl_deploy.dialect._dialects import MOVES, Dialect
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
-from embedl_deploy.dialect._islands import keep_float
-from embedl_deploy.dialect._model import REMEDIES, Parts, Weight, attribute, read_entry, replace_nodes
+from embedl_deploy.dialect._model import REMEDIES, QdqModel, Weight, attribute, read_entry, replace_all
 from embedl_deploy.dialect._numbers import Params, per_tensor
-from embedl_deploy.dialect._rows import Rows, gather_rows
+from embedl_deploy.dialect._observe import Rows, gather_rows
+from embedl_deploy.dialect._qdq_placement import View
 from embedl_deploy.errors import ModelFileError
 from embedl_kernels import (
     Fitted,
@@ -34,40 +35,100 @@ from embedl_kernels import (
 from embedl_kernels import Layer as Problem
 from embedl_kernels.remedies import unsigned
 
+_BITS = 10
+# Exponents of two ratios may differ by so much before the sum needs more than the 24 bits of a float32.
+_SPREAD = 4
+
+
+def make_additions_exact(qdq: QdqModel) -> None:
+    """Change scales so that every quantized addition is exact in float32; what cannot be changed is noted.
+
+    QLinearAdd computes ``a * (sa/sc) + b * (sb/sc) + rest`` in float32, on processors with fused multiply-add in fewer
+    roundings than on others. With ratios of a few bits every step is exact, fused or not. The scale of an input shrinks
+    for that by less than a thousandth; the output's stays.
+    """
+    view = View(qdq)
+    groups = _moved_together(qdq, view)
+    held: set[str] = set()
+    for node in reversed(qdq.graph.node):
+        data = view.data_inputs(node)
+        inputs = [qdq.edges.get((node.name, index)) for index in data]
+        output = next((name for name, tensor in qdq.tensor_of.items() if tensor == view.tail(node)), None)
+        if node.op_type != "Add" or len(data) != 2 or None in inputs or output is None:
+            continue
+        held |= groups[output]
+        for boundary in dict.fromkeys(inputs):
+            assert boundary is not None
+            if not _shorten(qdq, boundary, output, groups, held):
+                qdq.notes.append(
+                    f"{qdq.tensor_of[boundary]}: its scale is bound by two additions, so {node.name!r} may differ by "
+                    "one step on processors without fused multiply-add."
+                )
+            held |= groups[boundary]
+
+
+def _moved_together(qdq: QdqModel, view: View) -> dict[str, set[str]]:
+    """Return for every boundary those that must have its format: what moves values keeps their scale."""
+    groups: Groups[str] = Groups()
+    for node in qdq.graph.node:
+        before = qdq.edges.get((node.name, 0))
+        if node.op_type not in MOVES or before is None:
+            continue
+        after = {qdq.edges.get((reader.name, index)) for reader, index in view.readers.get(node.output[0], [])}
+        for name in after - {None}:
+            assert name is not None
+            if qdq.params[name].same(qdq.params[before]):
+                groups.join(before, name)
+    return {name: set(members) for members in groups.sets(qdq.tensor_of) for name in members}
+
+
+def _shorten(qdq: QdqModel, boundary: str, output: str, groups: dict[str, set[str]], held: set[str]) -> bool:
+    """Give an input a scale whose ratio to the output's has few bits; tell whether it has one now."""
+    scale, end = np.float32(qdq.params[boundary].scale), np.float32(qdq.params[output].scale)
+    ratio = np.float32(scale / end)
+    if _short(ratio) == ratio:
+        return True
+    if groups[boundary] & held:
+        return False
+    wanted = _short(ratio)
+    found = np.float32(wanted * end)
+    for candidate in (found, np.nextafter(found, np.float32(0)), np.nextafter(found, np.float32(np.inf))):
+        if np.float32(candidate / end) == wanted and candidate <= scale:
+            for name in groups[boundary]:
+                params = qdq.params[name]
+                qdq.params[name] = per_tensor(float(candidate), int(params.zero_point), params.type)
+            return True
+    return False
+
+
+def _short(ratio: np.float32) -> np.float32:
+    """Return the largest number of few bits that is not above a ratio."""
+    mantissa, exponent = np.frexp(np.float64(ratio))
+    bits = max(3, _BITS - max(0, abs(int(exponent)) - _SPREAD))
+    return np.float32(np.ldexp(np.floor(np.ldexp(mantissa, bits)), int(exponent) - bits))
+
+
 PAIRED = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat"})
 """Kernels of ONNX Runtime that add products in pairs; a depthwise QLinearConv does not."""
 
 
 @dataclass(frozen=True)
 class RemedyRow:
-    """What was done to one layer so that no input can saturate it.
+    """What was done to one layer so that no input can saturate it."""
 
-    Attributes:
-        node: The layer's name in the file.
-        weight: Its weight's name.
-        remedy: ``none`` where nothing had to be done, else the remedy's name.
-        cost_db: By how much its noise grew over 8-bit weights on exact kernels.
-        sqnr_db: Its output against its noise.
-        measured: Whether this was judged on samples; else on the weights alone.
-        tried: The cost of every remedy that applied, by name.
-        digest: Of the weights that it wrote, so that nobody takes others for them.
-    """
-
-    node: str
+    node: str  # the layer's name in the file
     weight: str
-    remedy: str
-    cost_db: float
-    sqnr_db: float
-    measured: bool
-    tried: dict[str, float]
-    digest: str = ""
+    remedy: str  # ``none`` where nothing had to be done, else the remedy's name
+    cost_db: float  # by how much its noise grew over 8-bit weights on exact kernels
+    sqnr_db: float  # its output against its noise
+    measured: bool  # whether this was judged on samples; else on the weights alone
+    tried: dict[str, float]  # the cost of every remedy that applied, by name
+    digest: str = ""  # of the weights that it wrote, so that nobody takes others for them
 
 
 def digest_of(weight: Weight) -> str:
-    """Return what tells a weight from others: its integers and scales."""
-    found = hashlib.sha256(np.ascontiguousarray(weight.values).tobytes())
-    found.update(np.ascontiguousarray(weight.params.scale, np.float32).tobytes())
-    return found.hexdigest()[:16]
+    scale = np.ascontiguousarray(weight.params.scale, np.float32)
+    return hashlib.sha256(np.ascontiguousarray(weight.values).tobytes() + scale.tobytes()).hexdigest()[:16]
 
 
 def remedies_of(model: onnx.ModelProto) -> tuple[RemedyRow, ...]:
@@ -86,14 +147,13 @@ def remedies_of(model: onnx.ModelProto) -> tuple[RemedyRow, ...]:
 
 
 def remedies_text(rows: Sequence[RemedyRow]) -> str:
-    """Write the rows for the metadata."""
     return json.dumps([asdict(row) for row in rows], separators=(",", ":")) if rows else ""
 
 
-def is_paired(kernel: Kernel, parts: Parts) -> bool:
+def is_paired(kernel: Kernel, qdq: QdqModel) -> bool:
     """Tell whether a kernel adds products in pairs: dense, in integers, with signed 8-bit weights."""
     node = kernel.node
-    weight = parts.weights.get(node.input[1]) if len(node.input) > 1 else None
+    weight = qdq.weights.get(node.input[1]) if len(node.input) > 1 else None
     if not kernel.integer or kernel.name not in PAIRED or weight is None or weight.params.type != "int8":
         return False
     return not _is_depthwise(node, weight.values.shape)
@@ -103,33 +163,32 @@ def _is_depthwise(node: onnx.NodeProto, shape: Sequence[int]) -> bool:
     return node.op_type == "Conv" and is_depthwise(shape, int(attribute(node, "group", 1)))
 
 
-def make_portable(parts: Parts, dialect: Dialect, samples: Iterable[dict[str, np.ndarray]] | None) -> list[RemedyRow]:
+def make_portable(qdq: QdqModel, dialect: Dialect, samples: Iterable[dict[str, np.ndarray]] | None) -> list[RemedyRow]:
     """Give every layer whose kernel adds in pairs weights that no input can saturate; say what was done."""
-    found, written = _targets(parts, dialect)
-    rows = gather_rows(parts, [layer.node for layer in found], samples)
+    found, written = _targets(qdq, dialect)
+    rows = gather_rows(qdq, [layer.node for layer in found], samples)
     readers: dict[str, list[Layer]] = {}
     for layer in found:
         readers.setdefault(layer.weight, []).append(layer)
     report = []
     for weight, layers_of in readers.items():
         first = layers_of[0]
-        if np.any(parts.weights[weight].params.zero_point):
+        if np.any(qdq.weights[weight].params.zero_point):
             # Pairs are of the integers as they are stored: without a zero point these are the weights themselves.
-            parts.weights[weight] = symmetric(parts.weights[weight])
-        if parts.weights[weight].params.axis not in (None, first.weight_axis):
+            qdq.weights[weight] = symmetric(qdq.weights[weight])
+        if qdq.weights[weight].params.axis not in (None, first.weight_axis):
             # Scales along K are no kernel's: ONNX Runtime takes them for those of channels, and fails.
-            parts.notes.append(f"{weight}: rounded again, with a scale per output channel instead of along its inputs.")
-            parts.weights[weight] = _by_channel(parts.weights[weight], first.weight_axis)
-        views = {_orientation(layer.node) for layer in layers_of}
-        if len(views) > 1:
-            # Read along two axes: unsigned weights are exact whatever the order.
-            choice = choose(_problem(parts, first, rows, written, alone=False), [unsigned.REMEDY])
-        else:
-            alone = len(layers_of) == 1
-            choice = choose(_problem(parts, first, rows, written, alone=alone, whole=dialect.whole_channels))
+            qdq.notes.append(f"{weight}: rounded again, with a scale per output channel instead of along its inputs.")
+            qdq.weights[weight] = by_channel(qdq.weights[weight], first.weight_axis)
+        views = {(item.node.op_type, attribute(item.node, "transB", 0), attribute(item.node, "group", 1))
+                 for item in layers_of}  # fmt: skip
+        # Read along two axes, unsigned weights are exact whatever the order.
+        among = None if len(views) == 1 else [unsigned.REMEDY]
+        alone, whole = len(layers_of) == 1, dialect.whole_channels and len(views) == 1
+        choice = choose(_problem(qdq, first, rows, written, alone=alone, whole=whole), among)
         if choice.remedy != "none":
-            _write(parts, layers_of, choice.fitted)
-        kept = parts.weights.get(weight)
+            _write(qdq, layers_of, choice.fitted)
+        kept = qdq.weights.get(weight)
         report += [
             RemedyRow(
                 layer.node.name, weight, choice.remedy, round(choice.cost_db, 3), round(choice.sqnr_db, 2),
@@ -141,28 +200,24 @@ def make_portable(parts: Parts, dialect: Dialect, samples: Iterable[dict[str, np
     return report
 
 
-def _targets(parts: Parts, dialect: Dialect) -> tuple[list[Layer], set[str]]:
+def _targets(qdq: QdqModel, dialect: Dialect) -> tuple[list[Layer], set[str]]:
     """Return the layers whose kernels add in pairs, and the boundaries that integer kernels write."""
-    trial = copy.deepcopy(parts)
+    trial = copy.deepcopy(qdq)
     if dialect.integer_bias:
         integer_biases(trial)
-    keep_float(trial, dialect)
+    keep_float_weights(trial, dialect)
     trial = propagated(trial)
     found = fuse(trial, signed_kernels=False)
     written = {kernel.boundary for kernel in found if kernel.integer and kernel.boundary is not None}
     names = {kernel.node.name for kernel in found if is_paired(kernel, trial)}
-    if not dialect.name.startswith("onnxruntime"):
+    if not dialect.is_onnxruntime:
         # Rules of other runtimes do not say which kernel it is: whatever could be one is treated as one.
         names = {
-            layer.node.name for layer in layers(parts)
-            if parts.weights[layer.weight].params.type == "int8"
-            and not _is_depthwise(layer.node, parts.weights[layer.weight].values.shape)
+            layer.node.name for layer in layers(qdq)
+            if qdq.weights[layer.weight].params.type == "int8"
+            and not _is_depthwise(layer.node, qdq.weights[layer.weight].values.shape)
         }  # fmt: skip
-    return [layer for layer in layers(parts) if layer.node.name in names], written
-
-
-def _orientation(node: onnx.NodeProto) -> str:
-    return f"{node.op_type}{attribute(node, 'transB', 0)}{attribute(node, 'group', 1)}"
+    return [layer for layer in layers(qdq) if layer.node.name in names], written
 
 
 def to_matrix(node: onnx.NodeProto, values: np.ndarray, *, whole: bool = False) -> np.ndarray:
@@ -174,18 +229,13 @@ def to_matrix(node: onnx.NodeProto, values: np.ndarray, *, whole: bool = False) 
     return found.reshape(1, -1, found.shape[-1])
 
 
-def from_matrix(node: onnx.NodeProto, matrix: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Return a weight in the shape it has in the file."""
-    if node.op_type == "Conv":
-        return matrix_to_conv(matrix, shape)
-    return matrix_to_product(matrix, shape, transposed=bool(attribute(node, "transB", 0)))
-
-
-def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str], *, alone: bool, whole: bool = False) -> Problem:
+def _problem(
+    qdq: QdqModel, layer: Layer, rows: Rows, written: set[str], *, alone: bool, whole: bool = False
+) -> Problem:
     """Describe a layer; `alone` tells that nobody else reads its weight, so its input may be narrowed for it."""
-    weight = parts.weights[layer.weight]
+    weight = qdq.weights[layer.weight]
     real = weight.real.astype(np.float64)
-    exact = parts.exact.get(layer.weight)
+    exact = qdq.exact.get(layer.weight)
     if exact is not None and exact.shape == real.shape:
         step, _ = weight.params.spread(real.shape)
         # Where rounding was learned or the weight was clipped on purpose, the code is what was meant.
@@ -194,23 +244,14 @@ def _problem(parts: Parts, layer: Layer, rows: Rows, written: set[str], *, alone
     many = weight.values.ndim > 2 and layer.node.op_type != "Conv"
     given = weight.params.scale.astype(np.float64).reshape(-1)
     scale = np.broadcast_to(np.max(given) if many else given, (codes.shape[0] * codes.shape[1],))
-    boundary = parts.edges[layer.node.name, 0]
-    one_reader = sum(name == boundary for name in parts.edges.values()) == 1
+    boundary = qdq.edges[layer.node.name, 0]
+    one_reader = sum(name == boundary for name in qdq.edges.values()) == 1
     return Problem(
         to_matrix(layer.node, real, whole=whole), codes, scale.reshape(codes.shape[:2]),
         _filled(rows.get(layer.node.name), layer.node, weight.values.shape, whole=whole),
         float(layer.input.scale), clippable=alone and one_reader and boundary not in written, shared=many,
         rounded=exact is None,
     )  # fmt: skip
-
-
-def _by_channel(weight: Weight, axis: int) -> Weight:
-    """Round a weight anew with a scale per output channel."""
-    real = weight.real
-    most = np.abs(real).max(tuple(other for other in range(real.ndim) if other != axis))
-    scale = np.where(most > 0, most / 127, 1).astype(np.float32)
-    params = Params(scale, np.zeros(scale.shape, np.int64), "int8", axis)
-    return Weight(params.quantize(real), params)
 
 
 def _filled(rows: np.ndarray | None, node: onnx.NodeProto, shape: tuple[int, ...], *, whole: bool) -> np.ndarray | None:
@@ -221,51 +262,54 @@ def _filled(rows: np.ndarray | None, node: onnx.NodeProto, shape: tuple[int, ...
     return np.concatenate([split, np.zeros_like(split[..., :1])], -1).reshape(*rows.shape[:2], -1)
 
 
-def _write(parts: Parts, readers: Sequence[Layer], fitted: Fitted) -> None:
+def _write(qdq: QdqModel, readers: Sequence[Layer], fitted: Fitted) -> None:
     """Put the new weights of layers that share them into the model."""
     layer = readers[0]
-    node, weight = layer.node, parts.weights[layer.weight]
+    node, weight = layer.node, qdq.weights[layer.weight]
     if fitted.kind == "float":
-        real = parts.exact.get(layer.weight, weight.real)
-        parts.graph.initializer.append(numpy_helper.from_array(np.asarray(real, np.float32), layer.weight))
-        del parts.weights[layer.weight]
+        real = qdq.exact.get(layer.weight, weight.real)
+        qdq.graph.initializer.append(numpy_helper.from_array(np.asarray(real, np.float32), layer.weight))
+        del qdq.weights[layer.weight]
         names = {reader.node.name for reader in readers}
-        for edge in [edge for edge in parts.edges if edge[0] in names]:
-            del parts.edges[edge]
-        parts.prune()
+        for edge in [edge for edge in qdq.edges if edge[0] in names]:
+            del qdq.edges[edge]
+        qdq.prune()
         return
     if fitted.kind == "uint8":
         shifted = replace(weight.params, zero_point=weight.params.zero_point + 128, type="uint8")
-        parts.weights[layer.weight] = Weight((weight.values.astype(np.int16) + 128).astype(np.uint8), shifted)
+        qdq.weights[layer.weight] = Weight((weight.values.astype(np.int16) + 128).astype(np.uint8), shifted)
         return
     assert fitted.codes is not None
-    values = from_matrix(node, np.maximum(fitted.codes, -127), weight.values.shape)
+    codes, shape = np.maximum(fitted.codes, -127), weight.values.shape
+    is_turned = bool(attribute(node, "transB", 0))
+    is_conv = node.op_type == "Conv"
+    values = matrix_to_conv(codes, shape) if is_conv else matrix_to_product(codes, shape, transposed=is_turned)
     scale = fitted.scale.reshape(-1).astype(np.float32)
     axis: int | None = layer.weight_axis
-    if weight.values.ndim > 2 and node.op_type != "Conv":
+    if len(shape) > 2 and not is_conv:
         scale, axis = scale[0], None
-    parts.weights[layer.weight] = Weight(values, Params(scale, np.zeros(scale.shape, np.int64), "int8", axis))
+    qdq.weights[layer.weight] = Weight(values, Params(scale, np.zeros(scale.shape, np.int64), "int8", axis))
     if fitted.levels < 255:
-        _narrow(parts, parts.edges[node.name, 0], fitted.levels)
+        _reduce_levels(qdq, qdq.edges[node.name, 0], fitted.levels)
 
 
-def _narrow(parts: Parts, boundary: str, levels: int) -> None:
+def _reduce_levels(qdq: QdqModel, boundary: str, levels: int) -> None:
     """Give an input fewer levels, and a Clip before it that no value gets past."""
-    tensor, params = parts.tensor_of[boundary], parts.params[boundary]
+    tensor, params = qdq.tensor_of[boundary], qdq.params[boundary]
     scale = np.float32(float(params.scale) * 255 / levels)
     zero = int(np.rint(int(params.zero_point) * levels / 255))
-    clipped = f"{tensor}/narrow"
+    clipped = f"{tensor}/reduced"
     bounds = {f"{clipped}/low": -zero * scale, f"{clipped}/high": (levels - zero) * scale}
     for name, value in bounds.items():
-        parts.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
-    for node in parts.graph.node:
+        qdq.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), name))
+    for node in qdq.graph.node:
         for index in range(len(node.input)):
-            if parts.edges.get((node.name, index)) == boundary:
+            if qdq.edges.get((node.name, index)) == boundary:
                 node.input[index] = clipped
-    clip = onnx.helper.make_node("Clip", [tensor, *bounds], [clipped], name=f"narrow/{tensor}")
-    nodes = list(parts.graph.node)
-    at = next((place + 1 for place, node in enumerate(nodes) if tensor in node.output), 0)
-    nodes.insert(at, clip)
-    replace_nodes(parts.graph, nodes)
-    parts.tensor_of[boundary] = clipped
-    parts.params[boundary] = per_tensor(float(scale), zero, params.type)
+    clip = onnx.helper.make_node("Clip", [tensor, *bounds], [clipped], name=f"reduced/{tensor}")
+    nodes = list(qdq.graph.node)
+    index = next((place + 1 for place, node in enumerate(nodes) if tensor in node.output), 0)
+    nodes.insert(index, clip)
+    replace_all(qdq.graph.node, nodes)
+    qdq.tensor_of[boundary] = clipped
+    qdq.params[boundary] = per_tensor(float(scale), zero, params.type)

@@ -10,15 +10,7 @@ if TYPE_CHECKING:
     from embedl_deploy.export._verify import verify
 
 __getattr__ = lazy(
-    __name__,
-    {
-        "BoundaryRow": "_verification",
-        "FamilyRow": "_verification",
-        "OutputRow": "_verification",
-        "Verification": "_verification",
-        "export_onnx": "_onnx",
-        "verify": "_verify",
-    },
+    __name__, _onnx="export_onnx", _verification="BoundaryRow FamilyRow OutputRow Verification", _verify="verify"
 )
 
 __all__ = ["BoundaryRow", "FamilyRow", "OutputRow", "Verification", "export_onnx", "verify"]

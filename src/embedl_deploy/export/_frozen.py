@@ -4,32 +4,52 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 
-from embedl_deploy._clone import copy_deep
-from embedl_deploy._graph import modules_of
-from embedl_deploy.export._operators import dequantize, mark, quantize_dequantize
-from embedl_deploy.nn import QuantizedConv, QuantizedJoint, QuantizedLinear, QuantStub, WeightQuantizer
+from embedl_deploy._graph.clone import copy_deep
+from embedl_deploy._graph.network import modules_of
+from embedl_deploy.nn import QuantizedConv, QuantizedElementwise, QuantizedLinear, QuantStub, WeightQuantizer
 from embedl_deploy.nn.number import NumberFormat, Precision
 
-_CODES = {
-    "int4": torch.int8,  # torch has no int4; the file gets it when it is written
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "int16": torch.int16,
-    "uint16": torch.uint16,
-    "float8e4m3fn": torch.float8_e4m3fn,
-}
+DOMAIN = "edgeproof.mark"
+
+
+def quantize_dequantize(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
+    """Quantize and dequantize; the zero point's type is the type of the codes."""
+    codes = _node("QuantizeLinear", (value, scale, zero_point), zero_point.dtype, value)
+    return _node("DequantizeLinear", (codes, scale, zero_point), value.dtype, value)
+
+
+def dequantize(codes: torch.Tensor, scale: torch.Tensor, axis: int, block: int) -> torch.Tensor:
+    return _node("DequantizeLinear", (codes, scale), scale.dtype, codes, axis=axis, block_size=block)
+
+
+def mark(value: torch.Tensor, label: str) -> torch.Tensor:
+    """Name a value, so that it can be found again in the file; the marker is taken out there."""
+    return _node(f"{DOMAIN}::Mark", (value,), value.dtype, value, label=label)
+
+
+def _node(
+    name: str, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype, like: torch.Tensor, **attrs: Any
+) -> torch.Tensor:
+    """Put one ONNX node into the graph."""
+    version = 1 if "::" in name else None
+    return torch.onnx.ops.symbolic(name, inputs, attrs, dtype=dtype, shape=like.shape, version=version)
+
+
+# torch has no int4; the file gets it when it is written.
+_CODES = {"int4": torch.int8, "float8e4m3fn": torch.float8_e4m3fn}
 
 
 def codes_type(form: NumberFormat) -> torch.dtype:
-    """Return the type that holds codes of a format."""
-    return _CODES[form.name]
+    found: torch.dtype = _CODES.get(form.name) or getattr(torch, form.name)
+    return found
 
 
 class FrozenStub(nn.Module):
-    """Names a value and quantises it where the stub did."""
+    """Names a value and quantizes it where the stub did."""
 
     scale: torch.Tensor
     zero_point: torch.Tensor
@@ -43,7 +63,6 @@ class FrozenStub(nn.Module):
         self.training = False
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Mark, then quantise."""
         if not value.is_floating_point():
             return value
         value = mark(value, self.label)
@@ -63,10 +82,10 @@ class _Weight(nn.Module):
         weight = weight.detach()
         quantizer = layer.weight_quantizer
         self.axis, self.block, self.quantized = 1, 0, quantizer is not None
-        if quantizer is None:
-            codes, scale = weight, torch.ones(())
-        else:
-            codes, scale = _codes(quantizer, weight), quantizer.scale.detach().abs().float()
+        codes, scale = weight, torch.ones(())
+        if quantizer is not None:
+            codes = quantizer.codes(weight).to(codes_type(quantizer.form))
+            scale = quantizer.scale.detach().abs().float()
             self.axis, self.block = self._layout(quantizer, transpose=transpose)
         # Before rounding: a portable file rounds anew, and rounding what was rounded costs decibels.
         self._exact = [weight.t() if transpose else weight]
@@ -81,11 +100,8 @@ class _Weight(nn.Module):
     @staticmethod
     def _layout(quantizer: WeightQuantizer, *, transpose: bool) -> tuple[int, int]:
         """Return axis and block as ONNX counts them in the stored layout."""
-        if quantizer.block:
-            return (0 if transpose else 1), quantizer.block
-        if quantizer.axis is None:
-            return 1, 0
-        return (1 - quantizer.axis if transpose else quantizer.axis), 0
+        axis = 1 if quantizer.block else quantizer.axis
+        return 1 if axis is None else 1 - axis if transpose else axis, quantizer.block
 
     @property
     def exact(self) -> torch.Tensor:
@@ -93,13 +109,7 @@ class _Weight(nn.Module):
         return self._exact[0]
 
     def value(self) -> torch.Tensor:
-        """Return the weight as floats."""
         return dequantize(self.codes, self.scale, self.axis, self.block) if self.quantized else self.codes
-
-
-def _codes(quantizer: WeightQuantizer, weight: torch.Tensor) -> torch.Tensor:
-    """Return the codes in the type that is stored."""
-    return quantizer.codes(weight).to(codes_type(quantizer.form))
 
 
 class FrozenConv(_Weight):
@@ -111,8 +121,7 @@ class FrozenConv(_Weight):
         self.output = None if layer.output is None else FrozenStub(layer.output)
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Convolve."""
-        result = self._layer[0]._convolve(value, self.value(), self.bias)
+        result = self._layer[0].run(value, self.value(), self.bias)
         return result if self.output is None else self.output(result)
 
 
@@ -123,7 +132,6 @@ class FrozenLinear(_Weight):
         super().__init__(layer, transpose=True)
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Multiply and add the bias."""
         result = torch.matmul(value, self.value())
         return result if self.bias is None else result + self.bias
 
@@ -147,7 +155,6 @@ class _Step(nn.Module):
         self.training = False
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it."""
         return self._function(*args, **kwargs)
 
 
@@ -156,14 +163,14 @@ def freeze(model: nn.Module) -> nn.Module:
     result = copy_deep(model).eval()
     for name, part in list(result.named_modules()):
         if isinstance(part, QuantizedConv):
-            _put(result, name, FrozenConv(part))
+            result.set_submodule(name, FrozenConv(part))
         elif isinstance(part, QuantizedLinear):
-            _put(result, name, FrozenLinear(part))
-        elif isinstance(part, QuantizedJoint):
-            _put(result, name, part.layer)
+            result.set_submodule(name, FrozenLinear(part))
+        elif isinstance(part, QuantizedElementwise):
+            result.set_submodule(name, part.layer)
     for name, part in list(result.named_modules()):
         if isinstance(part, QuantStub):
-            _put(result, name, FrozenStub(part))
+            result.set_submodule(name, FrozenStub(part))
     if isinstance(result, fx.GraphModule):
         _wrap_functions(result)
     return result
@@ -184,17 +191,7 @@ def _wrap_functions(model: fx.GraphModule) -> None:
     model.recompile()
 
 
-def _put(model: nn.Module, name: str, part: nn.Module) -> None:
-    """Put a module in another's place."""
-    holder, _, last = name.rpartition(".")
-    parent: Any = model.get_submodule(holder)
-    if isinstance(parent, nn.Sequential):
-        parent[int(last)] = part
-    else:
-        setattr(parent, last, part)
-
-
-def exact_weights(model: nn.Module) -> dict[str, Any]:
+def exact_weights(model: nn.Module) -> dict[str, np.ndarray]:
     """Return the weights before rounding as arrays, under the names of their codes in the file."""
     return {
         f"{name}.codes": part.exact.double().cpu().numpy()
@@ -204,5 +201,4 @@ def exact_weights(model: nn.Module) -> dict[str, Any]:
 
 
 def is_int4(part: nn.Module) -> bool:
-    """Say whether a frozen layer's codes are four bits wide."""
     return isinstance(part, _Weight) and part.form is not None and part.form.precision is Precision.INT4

@@ -1,15 +1,18 @@
 """Write a model as ONNX: torch's exporter, then the names, ranges and types that it cannot know, then the dialect.
 
-What torch's exporter is given are the operators of `_operators`: QuantizeLinear, DequantizeLinear, and a marker that is
-taken out again once it has told which tensor of the file a stub stood on.
+What torch's exporter is given are the operators of `_frozen`: QuantizeLinear, DequantizeLinear, and a marker that is
+taken out again once it is known which tensor of the file a stub stood on.
 """
 
+import ast
 import contextlib
 import io
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +22,111 @@ from onnx import helper, numpy_helper
 from torch import fx, nn
 
 from embedl_deploy import dialect as dialects
-from embedl_deploy.dialect._model import LABELS, RANGES, SENSITIVITY, note_remainders, set_metadata
+from embedl_deploy._graph.network import modules_of
+from embedl_deploy.dialect._model import (
+    LABELS,
+    RANGES,
+    SENSITIVITY,
+    attribute,
+    note_remainders,
+    rename_tensor,
+    replace_all,
+    set_metadata,
+)
 from embedl_deploy.dialect._names import note_modules
-from embedl_deploy.errors import ExportError
-from embedl_deploy.export._frozen import exact_weights, freeze, is_int4
-from embedl_deploy.export._names import Costs, Scopes, costs_by_module
-from embedl_deploy.export._operators import DOMAIN
+from embedl_deploy.errors import ExportError, first_line, quoted_list
+from embedl_deploy.export._frozen import DOMAIN, exact_weights, freeze, is_int4
 from embedl_deploy.nn import QuantStub
-from embedl_deploy.nn.samples import kept_samples
+from embedl_deploy.quantize import Sensitivity
+from embedl_deploy.quantize._quantization import find_quantization
+from embedl_deploy.target import TargetLike, choose_dialect
+
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where nodes come from."""
+
+    place: str  # Names the nodes.
+    modules: tuple[str, ...]  # The user's modules, the main one first; empty is the model itself.
+    whole: bool = False  # The user's own module is called as it is, so that names inside it are the user's too.
+
+
+class Scopes:
+    """Finds the origin of a node by the scope that torch's exporter noted at it.
+
+    A model that is no graph of ours is called as it is: every scope in it is a name of the user's.
+    """
+
+    def __init__(self, frozen: nn.Module) -> None:
+        first = {id(part): name for name, part in frozen.named_modules()}
+        self._first = {name: first[id(part)] for name, part in frozen.named_modules(remove_duplicate=False)}
+        self._called = _called(frozen) if isinstance(frozen, fx.GraphModule) else {"": Origin("", ("",), whole=True)}
+
+    def of(self, node: onnx.NodeProto) -> Origin | None:
+        """Return where a node comes from; None when the exporter added it."""
+        text = next((entry.value for entry in node.metadata_props if entry.key == _SCOPES), "[]")
+        # The last scope is the exporter's own name for the node.
+        for scope in reversed(ast.literal_eval(text)[:-1]):
+            for name in _prefixes(str(scope)):
+                if (origin := self._called.get(name)) is not None:
+                    return self._inside(node, str(scope), origin) if origin.whole else origin
+        return None
+
+    def _inside(self, node: onnx.NodeProto, scope: str, origin: Origin) -> Origin:
+        """Return the innermost module of the user's on the way into one that is called as it is.
+
+        torch's exporter folds a batch norm into the convolution and keeps the scope of the norm; the weight tells.
+        """
+        inner = next((self._first[name] for name in _prefixes(scope) if name in self._first), "")
+        holders = (self._first.get(name.rpartition(".")[0], "") for name in node.input)
+        modules = tuple(dict.fromkeys((*filter(None, holders), inner)))
+        return Origin(modules[0], modules) if modules[0].startswith(origin.place) else origin
+
+
+def _prefixes(scope: str) -> list[str]:
+    parts = scope.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
+
+
+def _called(frozen: fx.GraphModule) -> dict[str, Origin]:
+    """Return, for every module the graph calls, where it comes from."""
+    places = {node: str(node.meta.get("place", node.target)) for node in frozen.graph.nodes}
+    found = {}
+    for node in frozen.graph.nodes:
+        if node.op == "call_module":
+            # A stub belongs to the value it stands on.
+            source = node.args[0] if str(node.target).startswith("stubs.") else node
+            modules = modules_of(source)
+            whole = modules == (str(node.target),) and "origins" not in node.meta
+            found[str(node.target)] = Origin(places[source], modules, whole=whole)
+    return found
+
+
+def costs_by_module(model: nn.Module, given: Sensitivity | None) -> str:
+    """Return what quantizing each of the user's modules costs, as the file keeps it; empty when it is not known.
+
+    What is not given may travel with the model: `quantize` found it out on the way to a goal.
+    """
+    record = find_quantization(model)
+    costs = record.sensitivity if given is None and record is not None else given
+    if costs is None:
+        return ""
+    nodes = model.graph.nodes if isinstance(model, fx.GraphModule) else ()
+    modules = {str(node.meta.get("place", node.target)): modules_of(node)[0] for node in nodes}
+    values: dict[str, float] = {}
+    for cost in costs.layers:
+        if cost.place not in modules:
+            raise ExportError(
+                f"the sensitivity is of another model: this one has no layer {cost.place!r}, it has: "
+                f"{quoted_list(modules)}. Give what sensitivity(model, args) returned for the model that is exported."
+            )
+        if math.isfinite(cost.noise):
+            values[modules[cost.place]] = values.get(modules[cost.place], 0.0) + cost.noise
+    return json.dumps({"version": _VERSION, "method": costs.method, "unit": costs.unit, "modules": values})
+
 
 OPSET = 21
 _REGISTRATION = "torch.onnx._internal.exporter._registration"
@@ -37,28 +137,28 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     args: tuple[Any, ...],
     path: str | Path,
     *,
-    dialect: str | None = None,
-    device: Any = None,
+    dialect: str | dialects.Dialect | None = None,
+    target: TargetLike | None = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_batch: bool = False,
     fallback: bool = False,
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
-    sensitivity: Costs | None = None,
+    sensitivity: Sensitivity | None = None,
     samples: Iterable[Any] | None = None,
 ) -> Path:
-    """Write a transformed model, quantised or not, as an ONNX file.
+    """Write a transformed model, quantized or not, as an ONNX file.
 
-    Scales and zero points are initialisers, batch norm is folded, nodes carry the names of the user's modules.
+    Scales and zero points are initializers, batch norm is folded, nodes carry the names of the user's modules.
 
     Args:
         model: What `quantize` or `transform` made.
         args: Example inputs.
         path: Where the file goes.
-        dialect: The runtime it is for, one of ``embedl_deploy.dialect.DIALECTS``; `None` writes the canonical form,
-            from which `relower` makes any of them.
-        device: What the file is for, instead of a dialect: ``here``, the name of a kernel family, or a description with
-            ``architecture`` and ``features``, as the hub's ``DeviceSpec``; the dialect follows from it.
+        dialect: How the file is written, by name or one of your own; `None` writes the canonical form, from which
+            `relower` makes any of them.
+        target: What the file is for, instead of a dialect: a target or its name, ``here``, the name of a kernel family,
+            or a device with ``architecture`` and ``features``, as the hub's ``DeviceSpec``.
         kwargs: Example keyword inputs.
         dynamic_batch: Leave the first dimension of every input open.
         fallback: Leave in float what the dialect cannot express, instead of refusing.
@@ -72,16 +172,12 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     Raises:
         ExportError: The model is not calibrated, the folder is missing, or torch cannot export it.
         DialectError: The dialect is unknown or cannot express the model.
+        TargetError: The target is unknown, or names no dialect.
     """
-    if device is not None:
-        if dialect is not None:
-            raise ExportError("give dialect or device, not both: the dialect follows from the device.")
-        dialect = dialects.dialect_for(device).name
-    if dialect is not None:
-        dialects.get_dialect(dialect)
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise ExportError(f"there is no folder '{target.parent}' to write '{target.name}' to; make it first.")
+    chosen = choose_dialect(dialect, target)
+    output = Path(path)
+    if not output.parent.is_dir():
+        raise ExportError(f"there is no folder '{output.parent}' to write '{output.name}' to; make it first.")
     _check(model)
     costs = costs_by_module(model, sensitivity)
     frozen = freeze(model)
@@ -89,17 +185,15 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     _finish(proto, model, frozen)
     set_metadata(proto, {SENSITIVITY: costs})
     note_remainders(proto, exact_weights(frozen))
-    if dialect is not None:
-        data = kept_samples(model, _batch_of(args)) if samples is None else samples
-        proto = dialects.lower(proto, dialect, fallback=fallback, samples=data)
-    onnx.save(proto, target)
-    return target
-
-
-def _batch_of(args: tuple[Any, ...]) -> int:
-    """Return how many samples the example inputs hold: a file without an open batch takes so many at once."""
-    tensors = [one for one in args if isinstance(one, torch.Tensor) and one.ndim]
-    return len(tensors[0]) if tensors else 1
+    if chosen is not None:
+        record = find_quantization(model)
+        if samples is None and record is not None:
+            # A file without an open batch takes as many samples at once as the example inputs hold.
+            sizes = [len(value) for value in args if isinstance(value, torch.Tensor) and value.ndim]
+            samples = record.sample_batches(sizes[0] if sizes else 1)
+        proto = dialects.lower(proto, chosen, fallback=fallback, samples=samples)
+    onnx.save(proto, output)
+    return output
 
 
 def _check(model: nn.Module) -> None:
@@ -114,7 +208,7 @@ def _check(model: nn.Module) -> None:
 def _export(
     model: nn.Module,
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
     dynamic_batch: bool,
     input_names: list[str] | None,
     output_names: list[str] | None,
@@ -124,19 +218,15 @@ def _export(
     try:
         with _quiet():
             program = torch.onnx.export(
-                model,
-                args,
-                kwargs=kwargs,
-                dynamo=True,
-                opset_version=OPSET,
-                dynamic_shapes=shapes,
-                input_names=input_names,
-                output_names=output_names,
-                verbose=False,
-            )
+                model, args, kwargs=dict(kwargs), dynamo=True, opset_version=OPSET, dynamic_shapes=shapes,
+                input_names=input_names, output_names=output_names, verbose=False,
+            )  # fmt: skip
     except Exception as exc:
+        cause: BaseException = exc
+        while isinstance(cause.__cause__, Exception):
+            cause = cause.__cause__
         raise ExportError(
-            f"torch cannot export this model: {_first_line(exc)}. "
+            f"torch cannot export this model: {first_line(cause)}. "
             "If it fails with dynamic_batch=True only, the model fixes its batch somewhere; leave it out."
         ) from exc
     assert program is not None
@@ -159,28 +249,18 @@ def _quiet() -> Iterator[None]:
         remarks.setLevel(level)
 
 
-def _open_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _open_batch(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Leave the first dimension of every tensor open."""
     batch = torch.export.Dim("batch", min=1)
 
     def of(value: Any) -> Any:
         return {0: batch} if isinstance(value, torch.Tensor) and value.ndim else None
 
-    names = (
-        [str(node.target) for node in model.graph.nodes if node.op == "placeholder"]
-        if isinstance(model, fx.GraphModule)
-        else []
-    )
-    if kwargs:
-        return {**dict(zip(names, map(of, args), strict=False)), **{name: of(one) for name, one in kwargs.items()}}
-    return tuple(of(one) for one in args)
-
-
-def _first_line(exc: Exception) -> str:
-    """Return the first line of an exception's text, of its innermost cause."""
-    while exc.__cause__ is not None and isinstance(exc.__cause__, Exception):
-        exc = exc.__cause__
-    return next((line.strip() for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
+    if not kwargs:
+        return tuple(map(of, args))
+    nodes = model.graph.nodes if isinstance(model, fx.GraphModule) else ()
+    names = [str(node.target) for node in nodes if node.op == "placeholder"]
+    return {**dict(zip(names, map(of, args), strict=False)), **{name: of(value) for name, value in kwargs.items()}}
 
 
 def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None:
@@ -188,7 +268,7 @@ def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None
     graph = proto.graph
     labels = _take_marks_out(graph)
     _pool_globally(graph)
-    _narrow(graph, frozen)
+    _write_int4(graph, frozen)
     modules = _name_nodes(graph, frozen)
     ranges = {
         labels[stub.label]: list(stub.current_bounds())
@@ -197,9 +277,7 @@ def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None
     }
     set_metadata(proto, {RANGES: json.dumps(ranges), LABELS: json.dumps(labels)})
     note_modules(proto, modules)
-    keep = [one for one in proto.opset_import if one.domain != DOMAIN]
-    del proto.opset_import[:]
-    proto.opset_import.extend(keep)
+    replace_all(proto.opset_import, [entry for entry in proto.opset_import if entry.domain != DOMAIN])
     del proto.functions[:]
 
 
@@ -207,63 +285,50 @@ def _take_marks_out(graph: onnx.GraphProto) -> dict[str, str]:
     """Remove the markers; return the tensor each label stands for."""
     source: dict[str, str] = {}
     labels: dict[str, str] = {}
-    kept = []
     for node in graph.node:
         if node.domain == DOMAIN:
-            origin = source.get(node.input[0], node.input[0])
-            source[node.output[0]] = origin
+            origin = source[node.output[0]] = source.get(node.input[0], node.input[0])
             labels[node.attribute[0].s.decode()] = origin
-        else:
-            kept.append(node)
+    kept = [node for node in graph.node if node.domain != DOMAIN]
     for node in kept:
-        for at, name in enumerate(node.input):
-            node.input[at] = source.get(name, name)
+        for index, name in enumerate(node.input):
+            node.input[index] = source.get(name, name)
     ends = {output.name: source[output.name] for output in graph.output if output.name in source}
     for wanted, origin in ends.items():
-        _rename(kept, origin, wanted)
+        rename_tensor(kept, origin, wanted)
         labels = {label: wanted if name == origin else name for label, name in labels.items()}
-    del graph.node[:]
-    graph.node.extend(kept)
+    replace_all(graph.node, kept)
     return labels
-
-
-def _rename(nodes: list[onnx.NodeProto], old: str, new: str) -> None:
-    """Give a tensor another name."""
-    for node in nodes:
-        for names in (node.input, node.output):
-            for at, name in enumerate(names):
-                if name == old:
-                    names[at] = new
 
 
 def _pool_globally(graph: onnx.GraphProto) -> None:
     """Write a mean over all of a picture as the pooling it was: runtimes have kernels for that name only."""
-    constants = {one.name: one for one in graph.initializer}
-    ranks = {one.name: len(one.type.tensor_type.shape.dim) for one in (*graph.value_info, *graph.input, *graph.output)}
+    constants = {value.name: value for value in graph.initializer}
+    values = (*graph.value_info, *graph.input, *graph.output)
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in values}
     for node in graph.node:
         if node.op_type != "ReduceMean" or len(node.input) < 2 or node.input[1] not in constants:
             continue
-        axes = sorted(int(one) for one in numpy_helper.to_array(constants[node.input[1]]).ravel())
-        keep = next((one.i for one in node.attribute if one.name == "keepdims"), 1)
+        axes = [int(axis) for axis in numpy_helper.to_array(constants[node.input[1]]).ravel()]
         rank = ranks.get(node.output[0], 0)
-        if rank >= 3 and keep == 1 and sorted(at % rank for at in axes) == list(range(2, rank)):
+        spatial = rank >= 3 and sorted(axis % rank for axis in axes) == list(range(2, rank))
+        if spatial and attribute(node, "keepdims", 1) == 1:
             node.op_type = "GlobalAveragePool"
             del node.input[1:]
             del node.attribute[:]
     read = {name for node in graph.node for name in node.input}
-    used = [one for one in graph.initializer if one.name in read]
+    used = [value for value in graph.initializer if value.name in read]
     if len(used) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(used)
+        replace_all(graph.initializer, used)
 
 
-def _narrow(graph: onnx.GraphProto, frozen: nn.Module) -> None:
+def _write_int4(graph: onnx.GraphProto, frozen: nn.Module) -> None:
     """Write codes of four bits as such."""
     names = {f"{name}.codes" for name, part in frozen.named_modules() if is_int4(part)}
-    for at, tensor in enumerate(graph.initializer):
+    for tensor in graph.initializer:
         if tensor.name in names:
             values = numpy_helper.to_array(tensor)
-            graph.initializer[at].CopyFrom(
+            tensor.CopyFrom(
                 helper.make_tensor(tensor.name, onnx.TensorProto.INT4, values.shape, values.ravel().tolist())
             )
     for value in graph.value_info:
@@ -284,12 +349,7 @@ def _name_nodes(graph: onnx.GraphProto, frozen: nn.Module) -> dict[str, tuple[st
         node.name = base if not number else f"{base}_{number}"
         if origin is not None:
             modules[node.name] = origin.modules
-            _set_metadata(node, "edgeproof.module", origin.modules[0])
+            # Remarks about the exporter's own work go: they are most of a file's text.
+            del node.metadata_props[:]
+            node.metadata_props.add(key="edgeproof.module", value=origin.modules[0])
     return modules
-
-
-def _set_metadata(node: onnx.NodeProto, key: str, value: str) -> None:
-    """Keep one remark on a node, and drop those about the exporter's own work: they are most of a file's text."""
-    del node.metadata_props[:]
-    entry = node.metadata_props.add()
-    entry.key, entry.value = key, value

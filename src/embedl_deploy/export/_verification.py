@@ -8,31 +8,21 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from embedl_deploy._table import table
+from embedl_deploy._table import html_page, html_table, table
 from embedl_deploy.dialect import RemedyRow
 
 
 @dataclass(frozen=True)
 class OutputRow:
-    """One output of one stage against another stage.
-
-    Attributes:
-        output: The output's name.
-        stage: What was compared: ``original``, ``transformed``, ``simulated``, ``file`` or ``integer``.
-        against: With what.
-        max_error: Largest absolute difference.
-        sqnr_db: Signal over difference, in decibels; infinite when there is no difference.
-        agreement: Share of samples whose largest entry is at the same place.
-        bound_db: What `sqnr_db` must reach.
-    """
+    """One output of one stage against another stage."""
 
     output: str
-    stage: str
-    against: str
+    stage: str  # what was compared: ``original``, ``transformed``, ``simulated``, ``file`` or ``integer``
+    against: str  # with what
     max_error: float
-    sqnr_db: float
-    agreement: float
-    bound_db: float
+    sqnr_db: float  # signal over difference, in decibels; infinite when there is no difference
+    agreement: float  # share of samples whose largest entry is at the same place
+    bound_db: float  # what `sqnr_db` must reach
 
     @property
     def inside(self) -> bool:
@@ -42,87 +32,53 @@ class OutputRow:
 
 @dataclass(frozen=True)
 class BoundaryRow:
-    """One quantised boundary of the file.
-
-    Attributes:
-        tensor: The tensor it stands on.
-        module: The module that makes it, where the file tells.
-        kernel: The kernel that makes it.
-        kernel_lsb: Largest difference, in steps, between the runtime and exact integer arithmetic on the same inputs.
-        kernel_bound: What `kernel_lsb` may be: 0, or 1 where the arithmetic is not reproduced to the bit.
-        layer_lsb: Largest difference, in steps, between the simulation in torch and the file's operators on the values
-            that the simulation had before them; None without a simulation. It may be 1: both round.
-        simulated_lsb: Largest difference, in steps, between the runtime and the simulation after all layers before; for
-            information, because it grows with depth.
-        sqnr_db: Of the runtime against the simulation, None if not known.
-        inside: Whether the first two lie within their bounds.
-    """
+    """One quantized boundary of the file."""
 
     tensor: str
-    module: str
+    module: str  # the module that makes it, where the file tells
     kernel: str
-    kernel_lsb: int
-    kernel_bound: int
+    kernel_lsb: int  # largest difference, in steps, between the runtime and exact integer arithmetic on the same inputs
+    kernel_bound: int  # what `kernel_lsb` may be: 0, or 1 where the arithmetic is not reproduced to the bit
+    # Largest difference, in steps, between the simulation in torch and the file's operators on the values that the
+    # simulation had before them; None without a simulation. It may be 1: both round.
     layer_lsb: float | None
+    # Largest difference, in steps, between the runtime and the simulation after all layers before; for information,
+    # because it grows with depth
     simulated_lsb: float | None
-    sqnr_db: float | None
-    inside: bool
+    sqnr_db: float | None  # of the runtime against the simulation, None if not known
+    inside: bool  # whether the first two lie within their bounds
 
 
 @dataclass(frozen=True)
 class FamilyRow:
-    """What one family of processors answers, predicted by integer arithmetic.
-
-    Attributes:
-        family: Its name.
-        title: What people call such processors.
-        same: Whether it gives the bits of the file's own arithmetic.
-        tensor: The first boundary that differs, empty for none.
-        module: The module that makes it, where the file tells.
-        kernel: The kernel that makes it.
-        lsb: By how many steps it differs.
-        sqnr_db: The outputs against those of the file's own arithmetic.
-    """
+    """What one family of processors answers, predicted by integer arithmetic."""
 
     family: str
-    title: str
-    same: bool
-    tensor: str
-    module: str
+    title: str  # what people call such processors
+    same: bool  # whether it gives the bits of the file's own arithmetic
+    tensor: str  # the first boundary that differs, empty for none
+    module: str  # the module that makes it, where the file tells
     kernel: str
-    lsb: int
-    sqnr_db: float
+    lsb: int  # by how many steps it differs
+    sqnr_db: float  # the outputs against those of the file's own arithmetic
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The stages of a model side by side.
+    """The stages of a model side by side."""
 
-    Attributes:
-        outputs: A row per output and pair of stages.
-        boundaries: A row per quantised boundary, in the order of the graph.
-        samples: How many samples were run.
-        notes: What could not be compared, and why.
-        file: The file's name, empty for a model in memory.
-        dialect: What the file was written for, where it tells.
-        family: The kernel family of the processor that ran it.
-        cause: Why boundaries are outside, where the processor explains it, and what mends it; else empty.
-        families: What other processors answer, where they were asked for.
-        remedies: What was done to each layer of a portable file so that no input can saturate it.
-        unmet: What the file requires of a processor and this one does not have; empty for nothing.
-    """
-
-    outputs: tuple[OutputRow, ...]
-    boundaries: tuple[BoundaryRow, ...]
+    outputs: tuple[OutputRow, ...]  # A row per output and pair of stages
+    boundaries: tuple[BoundaryRow, ...]  # A row per quantized boundary, in the order of the graph
     samples: int
-    notes: tuple[str, ...] = ()
-    file: str = ""
-    dialect: str = ""
-    family: str = ""
-    cause: str = ""
-    families: tuple[FamilyRow, ...] = ()
+    notes: tuple[str, ...] = ()  # what could not be compared, and why
+    file: str = ""  # the file's name, empty for a model in memory
+    dialect: str = ""  # what the file was written for, where it tells
+    family: str = ""  # the kernel family of the processor that ran it
+    cause: str = ""  # why boundaries are outside, where the processor explains it, and what mends it; else empty
+    families: tuple[FamilyRow, ...] = ()  # what other processors answer, where they were asked for
+    # What was done to each layer of a portable file so that no input can saturate it
     remedies: tuple[RemedyRow, ...] = ()
-    unmet: str = ""
+    unmet: str = ""  # what the file requires of a processor and this one does not have; empty for nothing
 
     @property
     def first_outside(self) -> BoundaryRow | None:
@@ -186,40 +142,27 @@ class Verification:
         kernels = f"kernels of {self.family}" if self.family else ""
         what = ", ".join(item for item in (self.file or "a model in memory", self.dialect, kernels, when) if item)
         mark = "inside" if self.passed else "outside"
-        parts = [
-            "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Verification</title>",
-            f"<style>{_STYLE}</style></head><body><h1>Verification</h1><p>{escape(what)}</p>",
+        body = [
+            f"<h1>Verification</h1><p>{escape(what)}</p>",
             f"<p class='{mark}'><strong>{escape(self.verdict)}</strong></p>",
             *(f"<p>{escape(note)}</p>" for note in self.notes),
-            "<h2>Outputs</h2>",
-            _page_table(_OUTPUT_HEAD, _output_cells(self.outputs), [row.inside for row in self.outputs]),
-            "<h2>Quantised boundaries</h2>",
-            _page_table(_BOUNDARY_HEAD, _boundary_cells(self.boundaries), [row.inside for row in self.boundaries]),
-            *_section("Weights that no input can saturate", _REMEDY_HEAD, _remedy_cells(self.remedies)),
-            *_section(
-                "Predicted on other processors",
-                _FAMILY_HEAD,
-                _family_cells(self.families),
-                [row.same for row in self.families],
-            ),
-            "</body></html>",
-        ]
+            _section("Outputs", _OUTPUT_HEAD, _output_cells(self.outputs), [row.inside for row in self.outputs]),
+            _section("Quantized boundaries", _BOUNDARY_HEAD, _boundary_cells(self.boundaries),
+                     [row.inside for row in self.boundaries]),
+        ]  # fmt: skip
+        if self.remedies:
+            body.append(_section("Weights that no input can saturate", _REMEDY_HEAD, _remedy_cells(self.remedies)))
+        if self.families:
+            same = [row.same for row in self.families]
+            body.append(_section("Predicted on other processors", _FAMILY_HEAD, _family_cells(self.families), same))
         target = Path(path)
-        target.write_text("\n".join(parts), encoding="utf-8")
+        target.write_text(html_page("Verification", _STYLE, body), encoding="utf-8")
         return target
 
 
 _OUTPUT_HEAD = ("output", "stage", "against", "max error", "SQNR dB", "bound", "agreement", "")
 _BOUNDARY_HEAD = ("tensor", "module", "kernel", "kernel LSB", "bound", "layer LSB", "simulated LSB", "SQNR dB", "")
-_STYLE = """
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #e4e4e4; }
-th { color: #666; font-weight: 500; } .outside { background: #fde8e8; }
-.inside { background: #e6f6e8; }
-"""
-
-
+_STYLE = ".outside { background: #fde8e8; } .inside { background: #e6f6e8; }"
 _REMEDY_HEAD = ("layer", "remedy", "noise dB", "SQNR dB", "judged on", "cost of each remedy, dB")
 _FAMILY_HEAD = ("processors", "answers", "first layer that differs", "kernel", "LSB", "outputs dB", "which are they")
 
@@ -227,7 +170,7 @@ _FAMILY_HEAD = ("processors", "answers", "first layer that differs", "kernel", "
 def _remedy_cells(rows: Sequence[RemedyRow]) -> list[list[str]]:
     return [
         [row.node, row.remedy, f"{row.cost_db:+.1f}", f"{row.sqnr_db:.1f}", "samples" if row.measured else "weights",
-         ", ".join(f"{name} {cost:+.1f}" for name, cost in sorted(row.tried.items(), key=lambda one: one[1]))]
+         ", ".join(f"{name} {cost:+.1f}" for name, cost in sorted(row.tried.items(), key=lambda entry: entry[1]))]
         for row in rows
     ]  # fmt: skip
 
@@ -240,11 +183,9 @@ def _family_cells(rows: Sequence[FamilyRow]) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def _section(
-    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], fine: Sequence[bool] | None = None
-) -> list[str]:
-    """Return a heading and its table, nothing for no rows."""
-    return [f"<h2>{escape(title)}</h2>", _page_table(head, rows, fine or [True] * len(rows))] if rows else []
+def _section(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], fine: Sequence[bool] | None = None) -> str:
+    marks = [] if fine is None else ["" if holds else "outside" for holds in fine]
+    return f"<h2>{escape(title)}</h2>{html_table(head, rows, marks=marks)}"
 
 
 def _decibels(value: float | None) -> str:
@@ -271,12 +212,3 @@ def _boundary_cells(rows: Sequence[BoundaryRow]) -> list[list[str]]:
 
 def _steps(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
-
-
-def _page_table(head: Sequence[str], rows: Sequence[Sequence[str]], fine: Sequence[bool]) -> str:
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = []
-    for row, inside in zip(rows, fine, strict=True):
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in row)
-        body.append(f"<tr>{cells}</tr>" if inside else f"<tr class='outside'>{cells}</tr>")
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(body)}</tbody></table>"

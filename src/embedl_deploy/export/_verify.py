@@ -1,4 +1,4 @@
-"""`verify`: original, transformed, simulated and exported model side by side, per output and per quantised boundary.
+"""`verify`: original, transformed, simulated and exported model side by side, per output and per quantized boundary.
 
 Differences grow with depth, so a limit on the output says little. Two bounds are checked at every boundary instead,
 where nothing has grown yet: the runtime's kernel against exact integer arithmetic on the integers the runtime had
@@ -7,33 +7,35 @@ outputs have a low floor only, which tells another model from the same one.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import torch
-from onnx import helper
-from onnxruntime import GraphOptimizationLevel
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from embedl_deploy.dialect import family_for, family_here, remedies_of
+from embedl_deploy.dialect import dialects, family_for, family_here, get_dialect, remedies_of
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._lower import is_integer_operator
 from embedl_deploy.dialect._model import DIALECT, LABELS, Weight, metadata, read, read_entry
-from embedl_deploy.dialect._names import read_modules
-from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array
-from embedl_deploy.dialect._origin import recall
+from embedl_deploy.dialect._names import main_modules
+from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array, with_outputs
+from embedl_deploy.dialect._origin import restore_origin
 from embedl_deploy.dialect._portable import digest_of
-from embedl_deploy.errors import InputError, ModelFileError
+from embedl_deploy.errors import InputError, ModelFileError, first_line
 from embedl_deploy.export._verification import BoundaryRow, FamilyRow, OutputRow, Verification
 from embedl_deploy.integer import IntegerModel, IntegerRun
 from embedl_deploy.nn import QuantStub
-from embedl_kernels import EXACT, REQUIRES, Family, families, mismatch
+from embedl_deploy.target import Target, TargetLike, get_target
+from embedl_kernels import EXACT, REQUIRES, Family, mismatch
+from embedl_kernels import families as all_families
 
 Stage = Callable[..., Any]
 # Both sides of a boundary round, so they may be one step apart; the rest is for sums in another order.
@@ -48,7 +50,8 @@ def verify(
     transformed: Stage | None = None,
     simulated: Stage | None = None,
     min_sqnr_db: float = 6.0,
-    targets: Iterable[str] | None = None,
+    target: TargetLike | None = None,
+    families: Iterable[str] | None = None,
 ) -> Verification:
     """Compare an exported file with the models it came from, in ONNX Runtime on this machine.
 
@@ -57,26 +60,32 @@ def verify(
         samples: Inputs: a tensor or array, a tuple of them in the order of the model's inputs, or arrays by input name.
         original: The model before anything was done to it.
         transformed: The model after conversions and fusions.
-        simulated: The quantised model in torch; its boundaries are compared with the file's.
+        simulated: The quantized model in torch; its boundaries are compared with the file's.
         min_sqnr_db: What every output must reach against the other stages. Models that have nothing to do with each
             other come out near 0 or below; raise it to demand a quality.
-        targets: Kernel families to predict the answers of, by name, or ``["all"]``: a row each says whether the file
+        target: What the file is for: it must be written in its dialect, and the answers of its processor are predicted.
+        families: Kernel families to predict the answers of, by name, or ``["all"]``: a row each says whether the file
             gives the same bits there, and if not, where it first differs and by how much.
 
     Raises:
-        ModelFileError: The file cannot be read.
+        ModelFileError: The file cannot be read, or is written for another target.
         InputError: There are no samples, or one does not fit or is not finite.
     """
     stages = {"original": original, "transformed": transformed, "simulated": simulated}
     model = load(exported)
-    targets = list(targets or ())
+    dialect = metadata(model).get(DIALECT, "")
+    families = [families] if isinstance(families, str) else list(families or ())
+    chosen = None if target is None else get_target(target)
+    if chosen is not None:
+        families += [chosen.family] if chosen.family and "all" not in families else []
+        _check_dialect(dialect, chosen)
     integer = sorted({node.op_type for node in model.graph.node if is_integer_operator(node.op_type)})
-    if integer and targets:
+    if integer and families:
         raise ModelFileError(
             f"The file has integer operators ({', '.join(integer[:3])}), whose answers on other processors are not "
             "predicted; verify the Q/DQ file that it was made from."
         )
-    work = _Work(model, {name: stage for name, stage in stages.items() if stage is not None}, _wanted(targets))
+    work = _Verifier(model, {name: stage for name, stage in stages.items() if stage is not None}, _wanted(families))
     count = 0
     for sample in samples:
         work.take(sample)
@@ -84,14 +93,15 @@ def verify(
     if not count:
         raise InputError("There are no samples to verify with; give at least one.")
     file = "" if isinstance(exported, onnx.ModelProto) else Path(exported).name
-    dialect = metadata(model).get(DIALECT, "")
     if integer:
         work.notes.append(
             f"The file has integer operators ({', '.join(integer[:3])}): their kernels were not judged, only outputs. "
             "Verify the Q/DQ file that it was made from."
         )
-    if dialect and not dialect.startswith("onnxruntime"):
+    if dialect and not _runs_here(dialect):
         work.notes.append(f"Judged with ONNX Runtime's kernels on this machine; those of {dialect} were not run.")
+    if chosen is not None and chosen.runtime_version not in ("", ort.__version__):
+        work.notes.append(f"Run in ONNX Runtime {ort.__version__}; {chosen.name} has {chosen.runtime_version}.")
     return Verification(
         work.output_rows(min_sqnr_db), work.boundary_rows(), count, tuple(work.notes), file, dialect, work.here.name,
         work.cause(), work.family_rows(), remedies_of(model),
@@ -99,13 +109,27 @@ def verify(
     )  # fmt: skip
 
 
-def _wanted(targets: Iterable[str] | None) -> tuple[Family, ...]:
-    """Return the families that were asked for by name."""
-    names = [targets] if isinstance(targets, str) else list(targets or ())
-    return families() if "all" in names else tuple(family_for(name) for name in names)
+def _check_dialect(dialect: str, target: Target) -> None:
+    """Refuse a file that says it is written for something else."""
+    wanted = get_dialect(target.dialect).name if target.dialect else ""
+    if dialect and wanted and dialect != wanted:
+        raise ModelFileError(
+            f"The file is written in the dialect {dialect!r}, and the target {target.name!r} takes {wanted!r}; "
+            "export it for the target, or relower it."
+        )
 
 
-class _Tally:
+def _runs_here(dialect: str) -> bool:
+    """Say whether ONNX Runtime's own kernels run files of a dialect; one that is not known here may be named so."""
+    known = {entry.name: entry.is_onnxruntime for entry in dialects()}
+    return known.get(dialect, dialect.startswith("onnxruntime"))
+
+
+def _wanted(names: Sequence[str]) -> tuple[Family, ...]:
+    return all_families() if "all" in names else tuple(family_for(name) for name in names)
+
+
+class _Comparison:
     """Sums for one comparison."""
 
     def __init__(self) -> None:
@@ -128,12 +152,10 @@ class _Tally:
 
     @property
     def decibels(self) -> float:
-        if self.noise == 0:
-            return float("inf")
-        return float(10 * np.log10(max(self.signal, 1e-300) / self.noise))
+        return float(10 * np.log10(max(self.signal, 1e-300) / self.noise)) if self.noise else float("inf")
 
 
-class _Work:
+class _Verifier:
     """Runs the stages sample by sample and keeps sums, never samples."""
 
     def __init__(self, model: onnx.ModelProto, stages: dict[str, Stage], targets: tuple[Family, ...]) -> None:
@@ -144,21 +166,20 @@ class _Work:
         # The judge adds up exactly, whatever this processor does: a file is proved by its own arithmetic.
         self.integer = IntegerModel(model, family=replace(self.here, u8s8=EXACT, wraps=""))
         self.origin = _origin_weights(model)
-        self.predicted = _Predicted(IntegerModel(model, family=self.here)) if self.here.saturates else None
-        self.foretold = {target.name: _Foretold(model, target) for target in targets}
+        self.explanation = _Explanation(IntegerModel(model, family=self.here)) if self.here.saturates else None
+        self.predictions = [_FamilyPrediction(model, target) for target in dict.fromkeys(targets)]
         self.outputs = [value.name for value in model.graph.output]
-        names = self.integer.parts.integers
-        self.watched = {boundary: names[boundary] for boundary in self.integer.parts.tensor_of if boundary in names}
+        names = self.integer.qdq.integers
+        self.watched = {boundary: names[boundary] for boundary in self.integer.qdq.tensor_of if boundary in names}
         self.plain = self._open(model)
-        self.tapped = self._open(_with_outputs(model, self.watched.values()))
+        self.tapped = self._open(with_outputs(model, self.watched.values()))
         self.inputs = [value.name for value in self.plain.get_inputs()]
-        self.tallies: dict[tuple[str, str, str], _Tally] = {}
+        self.tallies: dict[tuple[str, str, str], _Comparison] = {}
         self.steps: dict[str, int] = dict.fromkeys(self.watched, 0)
         self.simulated: dict[str, float] = {}
         self.layers: dict[str, float] = {}
-        self.sides: dict[str, _Tally] = {}
+        self.sides: dict[str, _Comparison] = {}
         self.labels = _labels(model, self.integer)
-        self.exact: IntegerModel | None = None
 
     def take(self, sample: Sample) -> None:
         """Run every stage on one sample."""
@@ -169,10 +190,10 @@ class _Work:
             results[name] = self._call(stage, feed, taps if name == "simulated" else None)
         results["file"] = run(self.plain, None, feed)
         results["integer"] = [self.integer.run(feed).outputs[name] for name in self.outputs]
-        if self.foretold:
-            exact = self.exact_run(feed)
-            for one in self.foretold.values():
-                one.take(feed, exact)
+        if self.predictions:
+            exact = self.exact.run(feed)
+            for prediction in self.predictions:
+                prediction.take(feed, exact)
         self._compare_outputs(results)
         # Asked for no name, ONNX Runtime gives every output.
         values = run(self.tapped, list(self.watched.values()), feed) if self.watched else []
@@ -183,16 +204,16 @@ class _Work:
             self._compare_layers(feed, taps)
 
     def _open(self, model: onnx.ModelProto) -> Any:
-        """Open a session; a file that ONNX Runtime cannot optimise is run as it is written."""
+        """Open a session; a file that ONNX Runtime cannot optimize is run as it is written."""
         try:
             return make_session(model)
         except Exception as exc:  # noqa: BLE001 - onnxruntime raises classes of its own, made in C++
-            reason = _line(exc)
+            reason = first_line(exc)
             try:
-                session = make_session(model, graph_optimization_level=GraphOptimizationLevel.ORT_DISABLE_ALL)
+                session = make_session(model, graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
             except Exception as again:
-                raise ModelFileError(f"ONNX Runtime does not take the model: {_line(again)}") from again
-            note = f"ONNX Runtime cannot optimise this file and runs it as written: {reason}"
+                raise ModelFileError(f"ONNX Runtime does not take the model: {first_line(again)}") from again
+            note = f"ONNX Runtime cannot optimize this file and runs it as written: {reason}"
             self.notes += [note] if note not in self.notes else []
             return session
 
@@ -231,27 +252,23 @@ class _Work:
             if len(results[stage]) != len(self.outputs) or len(results[against]) != len(self.outputs):
                 raise InputError(f"{stage!r} or {against!r} has not the {len(self.outputs)} outputs of the file.")
             for name, values, reference in zip(self.outputs, results[stage], results[against], strict=True):
-                self.tallies.setdefault((name, stage, against), _Tally()).add(reference, values)
+                self.tallies.setdefault((name, stage, against), _Comparison()).add(reference, values)
 
     def _compare_kernels(self, feed: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
-        made = self.integer.run(feed, given).boundaries
-        for boundary, values in given.items():
-            if boundary in made:
-                steps = np.abs(values.astype(np.int64) - made[boundary].astype(np.int64))
-                self.steps[boundary] = max(self.steps[boundary], int(steps.max(initial=0)))
-        if self.predicted is not None and any(self.steps.values()):
-            self.predicted.take(feed, given)
+        for boundary, steps in _steps_apart(given, self.integer.run(feed, given).boundaries).items():
+            self.steps[boundary] = max(self.steps[boundary], steps)
+        if self.explanation is not None and any(self.steps.values()):
+            self.explanation.take(feed, given)
 
-    def exact_run(self, feed: dict[str, np.ndarray]) -> IntegerRun:
-        """Run the file by its own arithmetic, as processors with VNNI do."""
-        if self.exact is None:
-            self.exact = IntegerModel(self.model)
-        return self.exact.run(feed)
+    @cached_property
+    def exact(self) -> IntegerModel:
+        """The file by its own arithmetic, as processors with VNNI compute it."""
+        return IntegerModel(self.model)
 
     def cause(self) -> str:
         """Say why boundaries are outside, where this processor's kernels explain it."""
         outside = [row for row in self.boundary_rows() if row.kernel_lsb > row.kernel_bound]
-        if self.predicted is None or not outside or not self.predicted.explains:
+        if self.explanation is None or not outside or not self.explanation.explains:
             return ""
         return (
             f"{self.here.cause}; {len(outside)} boundaries differ from the file's arithmetic, each by what that "
@@ -260,25 +277,25 @@ class _Work:
         )
 
     def family_rows(self) -> tuple[FamilyRow, ...]:
-        modules = {node: names[0] for node, names in read_modules(self.model).items()}
-        return tuple(one.row(modules) for one in self.foretold.values())
+        modules = main_modules(self.model)
+        return tuple(prediction.row(modules) for prediction in self.predictions)
 
     def _compare_taps(self, given: dict[str, np.ndarray], taps: dict[str, np.ndarray]) -> None:
         for boundary, values in given.items():
-            params = self.integer.parts.params[boundary]
-            tap = taps.get(self.integer.parts.tensor_of[boundary])
+            params = self.integer.qdq.params[boundary]
+            tap = taps.get(self.integer.qdq.tensor_of[boundary])
             if tap is None or tap.shape != values.shape or not params.scale > 0:
                 continue
             real = params.dequantize(values)
             steps = np.abs(real.astype(np.float64) - tap) / float(params.scale)
             self.simulated[boundary] = max(self.simulated.get(boundary, 0.0), float(np.rint(steps.max(initial=0.0))))
-            self.sides.setdefault(boundary, _Tally()).add(tap, real)
+            self.sides.setdefault(boundary, _Comparison()).add(tap, real)
 
     def _compare_layers(self, feed: dict[str, np.ndarray], taps: dict[str, np.ndarray]) -> None:
         """Run the file's operators in float on the simulation's values and compare what they make."""
         made = self.integer.run_float(feed, taps, self.origin)
         for boundary in self.watched:
-            tensor, params = self.integer.parts.tensor_of[boundary], self.integer.parts.params[boundary]
+            tensor, params = self.integer.qdq.tensor_of[boundary], self.integer.qdq.params[boundary]
             if tensor not in taps or tensor not in made or made[tensor].shape != taps[tensor].shape:
                 continue
             # What lies beyond the format's ends is cut off on both sides.
@@ -293,14 +310,14 @@ class _Work:
         )
 
     def boundary_rows(self) -> tuple[BoundaryRow, ...]:
-        modules = {node: names[0] for node, names in read_modules(self.model).items()}
+        modules = main_modules(self.model)
         makers = {kernel.boundary: kernel for kernel in self.integer.kernels if kernel.boundary is not None}
-        nodes = {name: node for node in self.integer.parts.graph.node for name in node.output}
+        nodes = {name: node for node in self.integer.qdq.graph.node for name in node.output}
         inexact = set(self.integer.inexact)
         places = {name: place for place, name in enumerate(nodes)}
         rows = []
-        for boundary in sorted(self.watched, key=lambda name: places.get(self.integer.parts.tensor_of[name], -1)):
-            tensor = self.integer.parts.tensor_of[boundary]
+        for boundary in sorted(self.watched, key=lambda name: places.get(self.integer.qdq.tensor_of[name], -1)):
+            tensor = self.integer.qdq.tensor_of[boundary]
             kernel, node = makers.get(boundary), nodes.get(tensor)
             name = kernel.node.name if kernel is not None else node.name if node is not None else ""
             what = kernel.name if kernel is not None else node.op_type if node is not None else "input"
@@ -319,16 +336,12 @@ class _Work:
 
 def _labels(model: onnx.ModelProto, integer: IntegerModel) -> dict[str, str]:
     """Return the tensor that each stub of the torch model stands on; lowering may have renamed an output."""
-    tensors = set(integer.parts.tensor_of.values())
-    found = read_entry(model, LABELS, "{}")
+    tensors = set(integer.qdq.tensor_of.values())
+    suffixes = ("", "/raw", "/relu", "/reduced")
     return {
-        label: next((name for name in _names_of(tensor) if name in tensors), tensor) for label, tensor in found.items()
+        label: next((tensor + suffix for suffix in suffixes if tensor + suffix in tensors), tensor)
+        for label, tensor in read_entry(model, LABELS, "{}").items()
     }
-
-
-def _names_of(tensor: str) -> tuple[str, ...]:
-    """Return what lowering may have renamed a tensor to."""
-    return tensor, f"{tensor}/raw", f"{tensor}/floor", f"{tensor}/narrow"
 
 
 def _origin_weights(model: onnx.ModelProto) -> dict[str, Weight]:
@@ -336,7 +349,7 @@ def _origin_weights(model: onnx.ModelProto) -> dict[str, Weight]:
     rows = [row for row in remedies_of(model) if row.remedy != "none"]
     if not rows:
         return {}
-    now, before = read(model).weights, recall(read(model)).weights
+    now, before = read(model).weights, restore_origin(read(model)).weights
     return {
         row.weight: before[row.weight]
         for row in rows
@@ -344,7 +357,16 @@ def _origin_weights(model: onnx.ModelProto) -> dict[str, Weight]:
     }
 
 
-class _Predicted:
+def _steps_apart(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Return by how many steps the integers at each boundary differ, where both have some."""
+    return {
+        name: int(np.abs(values.astype(np.int64) - wanted[name].astype(np.int64)).max(initial=0))
+        for name, values in found.items()
+        if name in wanted
+    }
+
+
+class _Explanation:
     """Whether this processor's kernels, as they are known, explain what the runtime answered."""
 
     def __init__(self, model: IntegerModel) -> None:
@@ -352,39 +374,30 @@ class _Predicted:
         self.explains = False
 
     def take(self, feed: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
-        made = self.model.run(feed, given).boundaries
         inexact = set(self.model.inexact)
         makers = {kernel.boundary: kernel.node.name for kernel in self.model.kernels}
-        off = [
-            np.abs(values.astype(np.int64) - made[name].astype(np.int64)).max(initial=0)
-            for name, values in given.items()
-            if name in made and makers.get(name) not in inexact
-        ]
-        self.explains = max(off, default=0) <= 1
+        steps = _steps_apart(given, self.model.run(feed, given).boundaries)
+        self.explains = max((off for name, off in steps.items() if makers.get(name) not in inexact), default=0) <= 1
 
 
-class _Foretold:
+class _FamilyPrediction:
     """What one family of processors answers, against the file's own arithmetic."""
 
     def __init__(self, model: onnx.ModelProto, family: Family) -> None:
         self.family = family
         self.model = IntegerModel(model, family=family)
         self.steps: dict[str, int] = {}
-        self.outputs = _Tally()
-        self.largest = 0.0
+        self.outputs = _Comparison()
 
     def take(self, feed: dict[str, np.ndarray], exact: IntegerRun) -> None:
-        """Run one sample."""
         found = self.model.run(feed)
-        for name, values in found.boundaries.items():
-            if name in exact.boundaries and values.dtype == exact.boundaries[name].dtype:
-                steps = np.abs(values.astype(np.int64) - exact.boundaries[name].astype(np.int64))
-                self.steps[name] = max(self.steps.get(name, 0), int(steps.max(initial=0)))
+        for name, steps in _steps_apart(found.boundaries, exact.boundaries).items():
+            if found.boundaries[name].dtype == exact.boundaries[name].dtype:
+                self.steps[name] = max(self.steps.get(name, 0), steps)
         for name, values in found.outputs.items():
             self.outputs.add(exact.outputs[name], values)
 
     def row(self, modules: dict[str, str]) -> FamilyRow:
-        """Return what was found."""
         makers = {kernel.boundary: kernel for kernel in self.model.kernels if kernel.boundary is not None}
         first = next(
             (name for kernel in self.model.kernels if (name := kernel.boundary) and self.steps.get(name)), None
@@ -392,21 +405,7 @@ class _Foretold:
         kernel = makers.get(first) if first is not None else None
         return FamilyRow(
             self.family.name, self.family.title, first is None and self.outputs.noise == 0,
-            "" if first is None else self.model.parts.tensor_of[first],
+            "" if first is None else self.model.qdq.tensor_of[first],
             "" if kernel is None else modules.get(kernel.node.name, ""), "" if kernel is None else kernel.name,
             max(self.steps.values(), default=0) if first is None else self.steps[first], self.outputs.decibels,
         )  # fmt: skip
-
-
-def _with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
-    """Return a copy that also gives out inner tensors."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    have = {value.name for value in copy.graph.output}
-    copy.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in have)
-    return copy
-
-
-def _line(exc: Exception) -> str:
-    """Return the first line of an exception's text."""
-    return next((line.strip() for line in str(exc).splitlines() if line.strip()), type(exc).__name__)

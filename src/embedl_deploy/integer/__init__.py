@@ -7,6 +7,6 @@ from embedl_deploy._extras import lazy
 if TYPE_CHECKING:
     from embedl_deploy.integer._model import IntegerModel, IntegerRun
 
-__getattr__ = lazy(__name__, {"IntegerModel": "_model", "IntegerRun": "_model"})
+__getattr__ = lazy(__name__, _model="IntegerModel IntegerRun")
 
 __all__ = ["IntegerModel", "IntegerRun"]

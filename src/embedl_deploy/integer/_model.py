@@ -18,13 +18,11 @@ from onnx import helper, numpy_helper
 
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
-from embedl_deploy.dialect._model import Parts, Weight, attribute, read
-from embedl_deploy.dialect._numbers import Params, resign
-from embedl_deploy.dialect._observe import make_session
-from embedl_deploy.dialect._rows import window_of
+from embedl_deploy.dialect._model import QdqModel, Weight, attribute, read
+from embedl_deploy.dialect._numbers import Params, change_sign
+from embedl_deploy.dialect._observe import make_session, window_of
 from embedl_deploy.errors import InputError
 from embedl_deploy.integer import _kernels as kernels
-from embedl_deploy.integer import _slips as slips
 from embedl_kernels import Family, get_family
 
 
@@ -37,15 +35,10 @@ def _family(name: str) -> Family:
 
 @dataclass(frozen=True)
 class IntegerRun:
-    """The values of one run.
+    """The values of one run."""
 
-    Attributes:
-        outputs: The model's outputs by name, as float.
-        boundaries: The integers at every quantised boundary that was reached.
-    """
-
-    outputs: dict[str, np.ndarray]
-    boundaries: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]  # the model's outputs by name, as float
+    boundaries: dict[str, np.ndarray]  # the integers at every quantized boundary that was reached
 
 
 class IntegerModel:
@@ -62,11 +55,11 @@ class IntegerModel:
 
     def __init__(self, model: onnx.ModelProto | str | os.PathLike[str], *, family: str | Family = "x86-vnni") -> None:
         self.family = family if isinstance(family, Family) else _family(family)
-        self.parts: Parts = propagated(read(load(model)))
-        self.kernels: tuple[Kernel, ...] = tuple(fuse(self.parts, signed_kernels=self.family.signed))
-        self._reads = Counter(self.parts.edges.values())
-        self._constants = {name: numpy_helper.to_array(value) for name, value in self.parts.constants().items()}
-        self._nodes = {node.name: node for node in self.parts.graph.node}
+        self.qdq: QdqModel = propagated(read(load(model)))
+        self.kernels: tuple[Kernel, ...] = tuple(fuse(self.qdq, signed_kernels=self.family.signed))
+        self._reads = Counter(self.qdq.edges.values())
+        self._constants = {name: numpy_helper.to_array(value) for name, value in self.qdq.constants().items()}
+        self._nodes = {node.name: node for node in self.qdq.graph.node}
         self._sessions: dict[tuple[Any, ...], Any] = {}
 
     @property
@@ -87,13 +80,13 @@ class IntegerModel:
         Raises:
             InputError: An input is missing or unknown.
         """
-        wanted = [value.name for value in self.parts.graph.input if value.name not in self._constants]
+        wanted = [value.name for value in self.qdq.graph.input if value.name not in self._constants]
         if set(inputs) != set(wanted):
             raise InputError(f"The model wants the inputs {sorted(wanted)}, got {sorted(inputs)}.")
         run = _Run(self, {name: np.asarray(value) for name, value in inputs.items()}, dict(given or {}))
         for kernel in self.kernels:
             run.do(kernel)
-        outputs = {value.name: run.real[value.name] for value in self.parts.graph.output}
+        outputs = {value.name: run.real[value.name] for value in self.qdq.graph.output}
         return IntegerRun(outputs, run.whole)
 
     def run_float(
@@ -113,12 +106,12 @@ class IntegerModel:
             Every tensor that was computed, before rounding.
         """
         real = {**self._constants, **{name: np.asarray(value) for name, value in inputs.items()}}
-        real |= {name: weight.real for name, weight in {**self.parts.weights, **(weights or {})}.items()}
-        for node in self.parts.graph.node:
+        real |= {name: weight.real for name, weight in {**self.qdq.weights, **(weights or {})}.items()}
+        for node in self.qdq.graph.node:
             values: list[np.ndarray | None] = []
             for index, name in enumerate(node.input):
-                boundary = self.parts.edges.get((node.name, index))
-                held = given.get(self.parts.tensor_of[boundary]) if boundary is not None else None
+                boundary = self.qdq.edges.get((node.name, index))
+                held = given.get(self.qdq.tensor_of[boundary]) if boundary is not None else None
                 values.append(held if held is not None else real[name] if name else None)
             names = [name for name in node.output if name]
             real.update(zip(names, self.single(node, values), strict=True))
@@ -143,7 +136,7 @@ class IntegerModel:
             results = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
             graph = helper.make_graph([alone], "one", values, results)
             model = helper.make_model(
-                graph, opset_imports=self.parts.model.opset_import, ir_version=self.parts.model.ir_version
+                graph, opset_imports=self.qdq.model.opset_import, ir_version=self.qdq.model.ir_version
             )
             self._sessions[key] = make_session(model)
         feed = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
@@ -156,7 +149,7 @@ class _Run:
     def __init__(self, model: IntegerModel, inputs: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
         self.given = given
         self.model = model
-        self.parts = model.parts
+        self.qdq = model.qdq
         self.real: dict[str, np.ndarray] = {**model._constants, **inputs}
         self.whole: dict[str, np.ndarray] = {}
         self.doers: dict[str, Callable[[Kernel], np.ndarray]] = {
@@ -164,8 +157,8 @@ class _Run:
             "QGemm": self._gemm,
             "QLinearMatMul": self._matmul,
             "MatMulIntegerToFloat": self._matmul,
-            "QLinearAdd": self._add,
-            "QLinearMul": self._mul,
+            "QLinearAdd": self._add_or_multiply,
+            "QLinearMul": self._add_or_multiply,
             "QLinearConcat": self._concat,
             "QLinearGlobalAveragePool": self._global_average,
             "QLinearAveragePool": self._average,
@@ -173,7 +166,6 @@ class _Run:
         }
 
     def do(self, kernel: Kernel) -> None:
-        """Run one kernel and keep what it writes."""
         if not kernel.integer:
             self._float(kernel.node)
             return
@@ -190,30 +182,28 @@ class _Run:
             self.whole[kernel.boundary] = result
 
     def _operand(self, node: onnx.NodeProto, index: int) -> tuple[np.ndarray, Params]:
-        """Return an operand in integers, with its format."""
-        boundary = self.parts.edges.get((node.name, index))
+        boundary = self.qdq.edges.get((node.name, index))
         if boundary is None:
-            weight = self.parts.weights[node.input[index]]
+            weight = self.qdq.weights[node.input[index]]
             return weight.values, weight.params
-        params = self.parts.params[boundary]
+        params = self.qdq.params[boundary]
         if boundary not in self.whole:
-            self.whole[boundary] = params.quantize(self.real[self.parts.tensor_of[boundary]])
+            self.whole[boundary] = params.quantize(self.real[self.qdq.tensor_of[boundary]])
         return self.given.get(boundary, self.whole[boundary]), params
 
     def _seen(self, node: onnx.NodeProto, index: int, values: np.ndarray, params: Params) -> tuple[np.ndarray, Params]:
         """Return an operand as the kernel sees it: x86 turns an int8 pair with one reader into uint8."""
-        boundary = self.parts.edges.get((node.name, index))
+        boundary = self.qdq.edges.get((node.name, index))
         alone = boundary is not None and self.model._reads[boundary] == 1
         if params.type != "int8" or self.model.family.signed or not alone:
             return values, params
-        return np.asarray(values.astype(np.int16) + 128, np.uint8), resign(params, "uint8")
+        return np.asarray(values.astype(np.int16) + 128, np.uint8), change_sign(params, "uint8")
 
     def _value(self, node: onnx.NodeProto, index: int) -> np.ndarray | None:
-        """Return an operand as float, or None for one left out."""
         name = node.input[index]
         if not name:
             return None
-        if (node.name, index) in self.parts.edges or name in self.parts.weights:
+        if (node.name, index) in self.qdq.edges or name in self.qdq.weights:
             values, params = self._operand(node, index)
             return params.dequantize(values)
         return self.real[name]
@@ -223,18 +213,14 @@ class _Run:
         names = [name for name in node.output if name]
         self.real.update(zip(names, self.model.single(node, values), strict=True))
 
-    def _format(self, kernel: Kernel) -> Params | None:
-        return None if kernel.boundary is None else self.parts.params[kernel.boundary]
-
-    def _sure_format(self, kernel: Kernel) -> Params:
-        found = self._format(kernel)
-        assert found is not None
-        return found
+    def _format(self, kernel: Kernel) -> Params:
+        assert kernel.boundary is not None
+        return self.qdq.params[kernel.boundary]
 
     def _bias(self, name: str, first: Params, second: Params) -> np.ndarray:
         """Return a bias in integers; a convolution's float bias is rounded as ONNX Runtime rounds it."""
-        if name in self.parts.weights:
-            return self.parts.weights[name].values.astype(np.float64)
+        if name in self.qdq.weights:
+            return self.qdq.weights[name].values.astype(np.float64)
         scale = np.asarray(first.scale * second.scale, np.float32)
         return np.asarray(np.rint(self.real[name].astype(np.float32) / scale), np.float64)
 
@@ -244,65 +230,57 @@ class _Run:
         rank = weight.ndim - 2
         window = window_of(node, values.shape[2:], weight.shape[2:])
         total = kernels.convolve(
-            kernels.centred(values, x), kernels.centred(weight, w), strides=list(window.strides),
+            kernels.centered(values, x), kernels.centered(weight, w), strides=list(window.strides),
             pads=list(window.pads), dilations=list(window.dilations), group=window.groups,
         )  # fmt: skip
-        total = total + slips.convolution(self.model.family, *self._seen(node, 0, values, x), weight, w, window)
+        total = total + kernels.convolution(self.model.family, *self._seen(node, 0, values, x), weight, w, window)
         channels = (-1, *([1] * rank))
         if len(node.input) > 2 and node.input[2]:
             total = total + self._bias(node.input[2], x, w).reshape(channels)
-        output = self._sure_format(kernel)
+        output = self._format(kernel)
         scale = kernels.combined_scale(x, w, output)
         return kernels.requantize(total, scale.reshape(channels) if scale.ndim else scale, output)
 
     def _matmul(self, kernel: Kernel) -> np.ndarray:
         (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
-        total = np.asarray(kernels.centred(first, a) @ kernels.centred(second, b))
-        total = total + slips.product(self.model.family, *self._seen(kernel.node, 0, first, a), second, b)
+        total = np.asarray(kernels.centered(first, a) @ kernels.centered(second, b))
+        total = total + kernels.product(self.model.family, *self._seen(kernel.node, 0, first, a), second, b)
         return self._finish(kernel, total, kernels.combined_scale(a, b, None))
 
     def _finish(self, kernel: Kernel, total: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        output = self._format(kernel)
-        if output is None:
+        if kernel.boundary is None:
             return np.asarray(total.astype(np.float32) * scale, np.float32)
+        output = self._format(kernel)
         return kernels.requantize(total, np.asarray(scale / output.scale, np.float32), output)
 
     def _gemm(self, kernel: Kernel) -> np.ndarray:
         node = kernel.node
         (first, a), (second, b) = self._operand(node, 0), self._operand(node, 1)
-        product_a, product_b = kernels.centred(first, a), kernels.centred(second, b)
+        product_a, product_b = kernels.centered(first, a), kernels.centered(second, b)
         scale = kernels.combined_scale(a, b, None)
         if node.op_type == "Gemm":
-            product_a = product_a.T if attribute(node, "transA", 0) else product_a
-            product_b = product_b.T if attribute(node, "transB", 0) else product_b
+            if attribute(node, "transA", 0):
+                first, product_a = first.T, product_a.T
+            if attribute(node, "transB", 0):
+                second, product_b = second.T, product_b.T
             alpha = np.float32(attribute(node, "alpha", 1.0))
             scale = np.asarray(np.float32(alpha * a.scale) * b.scale, np.float32)
         total = np.asarray(product_a @ product_b)
-        if node.op_type == "Gemm":
-            first = first.T if attribute(node, "transA", 0) else first
-            second = second.T if attribute(node, "transB", 0) else second
-        total = total + slips.product(self.model.family, *self._seen(node, 0, first, a), second, b)
-        for name in self._gemm_biases(kernel):
-            total = total + self._bias(name, a, b)
+        total = total + kernels.product(self.model.family, *self._seen(node, 0, first, a), second, b)
+        biases = node.input[2:] if node.op_type == "Gemm" else self.model._nodes[kernel.covers[0]].input
+        for name in biases:
+            if name and name != node.output[0]:
+                total = total + self._bias(name, a, b)
         return self._finish(kernel, total, scale)
 
-    def _gemm_biases(self, kernel: Kernel) -> list[str]:
-        node = kernel.node
-        if node.op_type == "Gemm":
-            return [node.input[2]] if len(node.input) > 2 and node.input[2] else []
-        add = self.model._nodes[kernel.covers[0]]
-        return [name for name in add.input if name != node.output[0]]
-
-    def _add(self, kernel: Kernel) -> np.ndarray:
-        (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
-        return kernels.add(first, a, second, b, self._sure_format(kernel), self.model.family.add)
-
-    def _mul(self, kernel: Kernel) -> np.ndarray:
-        (first, a), (second, b) = self._operand(kernel.node, 0), self._operand(kernel.node, 1)
-        return kernels.multiply(first, a, second, b, self._sure_format(kernel))
+    def _add_or_multiply(self, kernel: Kernel) -> np.ndarray:
+        operands = (*self._operand(kernel.node, 0), *self._operand(kernel.node, 1))
+        if kernel.name == "QLinearAdd":
+            return kernels.add(*operands, self._format(kernel), self.model.family.add)
+        return kernels.multiply(*operands, self._format(kernel))
 
     def _concat(self, kernel: Kernel) -> np.ndarray:
-        output = self._sure_format(kernel)
+        output = self._format(kernel)
         pieces = []
         for index in range(len(kernel.node.input)):
             values, params = self._operand(kernel.node, index)
@@ -310,7 +288,7 @@ class _Run:
         return np.concatenate(pieces, int(attribute(kernel.node, "axis")))
 
     def _global_average(self, kernel: Kernel) -> np.ndarray:
-        return kernels.global_average(*self._operand(kernel.node, 0), self._sure_format(kernel))
+        return kernels.global_average(*self._operand(kernel.node, 0), self._format(kernel))
 
     def _average(self, kernel: Kernel) -> np.ndarray:
         node = kernel.node
@@ -318,23 +296,22 @@ class _Run:
         window = list(attribute(node, "kernel_shape"))
         walk = window_of(node, values.shape[2:], window)
         return kernels.average(
-            values, params, self._sure_format(kernel), kernel=window, strides=list(walk.strides), pads=list(walk.pads),
+            values, params, self._format(kernel), kernel=window, strides=list(walk.strides), pads=list(walk.pads),
             include_pad=bool(attribute(node, "count_include_pad", 0)),
         )  # fmt: skip
 
     def _softmax(self, kernel: Kernel) -> np.ndarray:
         values, params = self._operand(kernel.node, 0)
         axis = int(attribute(kernel.node, "axis", -1))
-        return kernels.softmax(values, params, self._sure_format(kernel), axis)
+        return kernels.softmax(values, params, self._format(kernel), axis)
 
     def _by_table(self, kernel: Kernel) -> np.ndarray:
         """Run an operator of one operand through float, as a table of all integers would."""
         values, params = self._operand(kernel.node, 0)
         (real,) = self.model.single(kernel.node, [params.dequantize(values)])
-        return self._sure_format(kernel).quantize(real)
+        return self._format(kernel).quantize(real)
 
     def _move(self, kernel: Kernel) -> np.ndarray:
-        """Run an operator that moves integers on the integers."""
         node = kernel.node
         values, _ = self._operand(node, 0)
         rest = [self._value(node, index) for index in range(1, len(node.input))]

@@ -1,7 +1,7 @@
 """The Lattice backend: conversions that bring a CNN into the set its accelerator takes, and a check of what is not."""
 
+from embedl_deploy import patterns
 from embedl_deploy.backend import Backend
-from embedl_deploy.lattice.checking import Check, Layer, check
 from embedl_deploy.lattice.conversions import (
     ActivationToReLUPattern,
     AdaptiveAvgPoolToAvgPoolPattern,
@@ -14,15 +14,8 @@ from embedl_deploy.lattice.conversions import (
     StackMaxPoolPattern,
     ThinStridePattern,
 )
-from embedl_deploy.patterns import (
-    FlattenLinearToConv1x1Pattern,
-    MeanToAdaptiveAvgPoolPattern,
-    RemoveDropoutPattern,
-    RemoveIdentityAdaptiveAvgPoolPattern,
-    RemoveIdentityPattern,
-    RemoveStochasticDepthPattern,
-    SigmoidMultiplyToSiLUPattern,
-)
+from embedl_deploy.lattice.rules import Check, Layer, check
+from embedl_deploy.patterns.conversions import TIDYING
 
 __all__ = [
     "LATTICE",
@@ -44,12 +37,7 @@ __all__ = [
 ]
 
 LATTICE_CONVERSIONS = (
-    RemoveIdentityPattern,
-    RemoveDropoutPattern,
-    RemoveStochasticDepthPattern,
-    RemoveIdentityAdaptiveAvgPoolPattern,
-    MeanToAdaptiveAvgPoolPattern,
-    SigmoidMultiplyToSiLUPattern,
+    *TIDYING,
     AdaptiveAvgPoolToAvgPoolPattern,
     AvgPoolToConvPattern,
     GroupedConvToDensePattern,
@@ -60,7 +48,7 @@ LATTICE_CONVERSIONS = (
     ReLU6ToReLUPattern,
     ReLU6ToBoundedReLUPattern,
     ActivationToReLUPattern,
-    FlattenLinearToConv1x1Pattern,
+    patterns.FlattenLinearToConv1x1Pattern,
 )
 LATTICE_PATTERNS = LATTICE_CONVERSIONS
 LATTICE = Backend("lattice", conversion_patterns=LATTICE_CONVERSIONS)

@@ -1,13 +1,7 @@
 """Modules shaped like the kernels of a target: what patterns put into a network."""
 
-from embedl_deploy.nn.attention import (
-    DecomposedAttention,
-    FusedAttention,
-    FusedSoftmaxAttention,
-    WindowAttention,
-    linear_of,
-)
 from embedl_deploy.nn.fused import (
+    CLAMPS,
     FusedAdaptiveAvgPool2d,
     FusedAddReLU,
     FusedBNReLU,
@@ -23,22 +17,36 @@ from embedl_deploy.nn.fused import (
     FusedLinearReLU,
 )
 from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize
-from embedl_deploy.nn.ops import Add, Concat, MatMul, Multiply, ScaledDotProductAttention
+from embedl_deploy.nn.ops import (
+    Add,
+    Concat,
+    DecomposedAttention,
+    FusedAttention,
+    FusedSoftmaxAttention,
+    MatMul,
+    Multiply,
+    ScaledDotProductAttention,
+    WindowAttention,
+    linear_of,
+)
+from embedl_deploy.nn.quantizable import ALL_INPUTS, NO_INPUTS, ElementwiseModule, QuantizableModule, QuantSpec
 from embedl_deploy.nn.quantized import (
-    Grid,
-    Mode,
     QuantizedAttention,
     QuantizedConv,
-    QuantizedJoint,
+    QuantizedElementwise,
+    QuantizedLayer,
     QuantizedLinear,
-    QuantStub,
-    WeightQuantizer,
 )
+from embedl_deploy.nn.quantizers import Grid, Mode, Quantizer, QuantStub, WeightQuantizer
 
 __all__ = [
+    "ALL_INPUTS",
+    "CLAMPS",
+    "NO_INPUTS",
     "Add",
     "Concat",
     "DecomposedAttention",
+    "ElementwiseModule",
     "FusedAdaptiveAvgPool2d",
     "FusedAddReLU",
     "FusedAttention",
@@ -60,11 +68,15 @@ __all__ = [
     "Multiply",
     "NumberFormat",
     "Precision",
+    "QuantSpec",
     "QuantStub",
+    "QuantizableModule",
     "QuantizedAttention",
     "QuantizedConv",
-    "QuantizedJoint",
+    "QuantizedElementwise",
+    "QuantizedLayer",
     "QuantizedLinear",
+    "Quantizer",
     "ScaledDotProductAttention",
     "WeightQuantizer",
     "WindowAttention",

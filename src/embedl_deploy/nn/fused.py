@@ -4,112 +4,139 @@ Members are kept as they are and called in order, so a fused module computes wha
 mode. Batch norm is not folded: fine-tuning needs it; it is folded on export.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
+from embedl_deploy.nn import kernels
+from embedl_deploy.nn.quantizable import ALL_INPUTS, NO_INPUTS, ElementwiseModule, QuantizableModule, QuantSpec
+from embedl_deploy.nn.quantized import QuantizedConv, QuantizedLayer, QuantizedLinear
+from embedl_deploy.nn.quantizers import Grid, QuantStub
+from embedl_deploy.pattern import Point
 
-def _batch_norm(bn: nn.Module | None, value: torch.Tensor) -> torch.Tensor:
-    """Apply a batch norm that may be absent."""
-    result: torch.Tensor = value if bn is None else bn(value)
+CLAMPS = (nn.ReLU, nn.ReLU6)
+"""Activations that a quantized value's own range can take over."""
+
+
+def _then(layer: nn.Module | None, value: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = value if layer is None else layer(value)
     return result
 
 
-class _Fused(nn.Module):
-    """Takes the mode of its first member, so that a fused part of an eval model is in eval mode."""
+class _FusedConv(QuantizableModule):
+    """What every fused convolution has: its members, and how they are quantized."""
 
-    def _follow(self, member: nn.Module) -> None:
-        self.training = member.training
+    watched = (Point.OUTPUT,)
 
-
-class FusedConvBN(_Fused):
-    """Convolution, and batch norm where there is one."""
-
-    def __init__(self, conv: nn.Module, bn: nn.Module | None = None) -> None:
-        super().__init__()
-        self.conv = conv
-        self.bn = bn
-        self._follow(conv)
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Run the members in order."""
-        return _batch_norm(self.bn, self.conv(value))
-
-
-class FusedConvBNReLU(_Fused):
-    """Convolution, batch norm where there is one, activation."""
-
-    def __init__(self, conv: nn.Module, bn: nn.Module | None, act: nn.Module) -> None:
+    def __init__(self, conv: nn.Module, bn: nn.Module | None = None, act: nn.Module | None = None) -> None:
         super().__init__()
         self.conv = conv
         self.bn = bn
         self.act = act
-        self._follow(conv)
+        self.training = conv.training
+
+    def _convolve(self, value: torch.Tensor) -> torch.Tensor:
+        return _then(self.bn, self.conv(value))
+
+    def quantize(self, spec: QuantSpec) -> None:
+        """Quantize the weights, batch norm folded into them, and the result where a target might cut."""
+        cut = self.passed_inputs != NO_INPUTS or not (self.act is None or isinstance(self.act, CLAMPS))
+        output = spec.stub("conv", quantizes=Point.OUTPUT in spec.points) if cut else None
+        self.conv, self.bn = spec.conv(self.conv, self.bn, output), None
+
+    def attach_stubs(self, inputs: tuple[QuantStub, ...], output: QuantStub | None) -> nn.Module:
+        if isinstance(self.conv, QuantizedConv):
+            output = output if self.conv.output is None else self.conv.output
+            if output is not None and output.quantizes:
+                self.conv.grid = Grid(inputs[:1], output)
+        return self
+
+    def input_layer(self) -> QuantizedLayer | None:
+        conv = self.conv
+        return conv if isinstance(conv, QuantizedConv) and conv.reads_channels_apart else None
+
+    def output_parameters(self) -> list[torch.Tensor] | None:
+        """Return those of the batch norm or the convolution, unless the activation does not scale."""
+        scales = self.act is None or isinstance(self.act, nn.ReLU)
+        return self.conv.output_parameters() if isinstance(self.conv, QuantizedConv) and scales else None
+
+
+class FusedConvBN(_FusedConv):
+    """Convolution, and batch norm where there is one."""
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        result: torch.Tensor = self.act(_batch_norm(self.bn, self.conv(value)))
-        return result
+        return _then(self.act, self._convolve(value))
 
 
-class FusedConvBNReLUMaxPool(_Fused):
+class FusedConvBNReLU(FusedConvBN):
+    """Convolution, batch norm where there is one, activation."""
+
+
+class FusedConvBNReLUMaxPool(FusedConvBN):
     """Convolution, batch norm where there is one, activation, max pooling: the stem of many networks."""
 
     def __init__(self, conv: nn.Module, bn: nn.Module | None, act: nn.Module, pool: nn.Module) -> None:
-        super().__init__()
-        self.conv = conv
-        self.bn = bn
-        self.act = act
+        super().__init__(conv, bn, act)
         self.pool = pool
-        self._follow(conv)
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        result: torch.Tensor = self.pool(self.act(_batch_norm(self.bn, self.conv(value))))
-        return result
+        return _then(self.pool, super().forward(value))
+
+    def quantize(self, spec: QuantSpec) -> None:
+        """Quantize the weights; the range before the pooling is kept."""
+        if not isinstance(self.conv, QuantizedConv):
+            assert self.act is not None
+            self.act = nn.Sequential(self.act, spec.stub("act", quantizes=False))
+            self.conv, self.bn = spec.conv(self.conv, self.bn), None
+
+    def input_layer(self) -> QuantizedLayer | None:
+        """Stay as it is: a stem reads the data."""
+        return None
+
+    def output_parameters(self) -> list[torch.Tensor] | None:
+        """Stay as it is."""
+        return None
 
 
-class FusedConvBNAdd(_Fused):
+class FusedConvBNAdd(_FusedConv):
     """Convolution, batch norm where there is one, plus a residual."""
 
-    def __init__(self, conv: nn.Module, bn: nn.Module | None) -> None:
-        super().__init__()
-        self.conv = conv
-        self.bn = bn
-        self._follow(conv)
+    passed_inputs = slice(1, None)
 
     def forward(self, value: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        return _batch_norm(self.bn, self.conv(value)) + residual
+        return _then(self.act, self._convolve(value) + residual)
 
 
-class FusedConvBNAddReLU(_Fused):
+class FusedConvBNAddReLU(FusedConvBNAdd):
     """Convolution, batch norm where there is one, plus a residual, activation."""
 
-    def __init__(self, conv: nn.Module, bn: nn.Module | None, act: nn.Module) -> None:
-        super().__init__()
-        self.conv = conv
-        self.bn = bn
-        self.act = act
-        self._follow(conv)
 
-    def forward(self, value: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        """Run the members in order."""
-        result: torch.Tensor = self.act(_batch_norm(self.bn, self.conv(value)) + residual)
-        return result
-
-
-class FusedAddReLU(_Fused):
+class FusedAddReLU(ElementwiseModule):
     """The sum of two tensors, activation."""
 
     def __init__(self, act: nn.Module) -> None:
         super().__init__()
         self.act = act
-        self._follow(act)
+        self.training = act.training
+
+    @property
+    def passed_inputs(self) -> slice:  # type: ignore[override]
+        """Both, where the activation scales."""
+        return ALL_INPUTS if isinstance(self.act, nn.ReLU) else NO_INPUTS
 
     def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Add, then activate."""
-        result: torch.Tensor = self.act(one + other)
-        return result
+        return _then(self.act, one + other)
+
+    def on_integers(
+        self, values: Sequence[torch.Tensor], inputs: Sequence[kernels.Scale], output: kernels.Scale
+    ) -> torch.Tensor:
+        """Add codes, then activate."""
+        return _then(self.act, kernels.add(values[0], inputs[0], values[1], inputs[1], output))
 
 
 class FusedConvTransposeBN(FusedConvBN):
@@ -120,73 +147,92 @@ class FusedConvTransposeBNReLU(FusedConvBNReLU):
     """Transposed convolution, batch norm where there is one, activation."""
 
 
-class FusedBNReLU(_Fused):
+class FusedBNReLU(QuantizableModule):
     """Batch norm that no convolution takes in, and the activation where there is one."""
 
     def __init__(self, bn: nn.Module, act: nn.Module | None = None) -> None:
         super().__init__()
         self.bn = bn
         self.act = act
-        self._follow(bn)
+        self.training = bn.training
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        result: torch.Tensor = self.bn(value)
-        return result if self.act is None else self.act(result)
+        return _then(self.act, self.bn(value))
 
 
-class FusedAdaptiveAvgPool2d(_Fused):
+class FusedAdaptiveAvgPool2d(ElementwiseModule):
     """Adaptive average pooling as one kernel."""
 
     def __init__(self, pool: nn.Module) -> None:
         super().__init__()
         self.pool = pool
-        self._follow(pool)
+        self.training = pool.training
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Pool."""
-        result: torch.Tensor = self.pool(value)
-        return result
+        return _then(self.pool, value)
+
+    def on_integers(
+        self, values: Sequence[torch.Tensor], inputs: Sequence[kernels.Scale], output: kernels.Scale
+    ) -> torch.Tensor:
+        """Average codes over everything behind batch and channel."""
+        return kernels.global_average(values[0], inputs[0], output)
 
 
-class FusedLinear(_Fused):
+class FusedLinear(QuantizableModule):
     """A fully connected layer as one kernel."""
 
-    def __init__(self, linear: nn.Module) -> None:
-        super().__init__()
-        self.linear = linear
-        self._follow(linear)
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Multiply and add the bias."""
-        result: torch.Tensor = self.linear(value)
-        return result
-
-
-class FusedLinearReLU(_Fused):
-    """A fully connected layer and its activation."""
-
-    def __init__(self, linear: nn.Module, act: nn.Module) -> None:
+    def __init__(self, linear: nn.Module, act: nn.Module | None = None) -> None:
         super().__init__()
         self.linear = linear
         self.act = act
-        self._follow(linear)
+        self.training = linear.training
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        result: torch.Tensor = self.act(self.linear(value))
-        return result
+        return _then(self.act, self.linear(value))
+
+    def quantize(self, spec: QuantSpec) -> None:
+        """Quantize the weights."""
+        self.linear = spec.linear(self.linear)
+
+    def attach_stubs(self, inputs: tuple[QuantStub, ...], output: QuantStub | None) -> nn.Module:
+        """Let the layer compute on integers; its result is float."""
+        del output
+        if isinstance(self.linear, QuantizedLinear):
+            self.linear.grid = Grid(inputs, None)
+        return self
+
+    def input_layer(self) -> QuantizedLayer | None:
+        """Return the fully connected layer."""
+        return self.linear if isinstance(self.linear, QuantizedLinear) else None
 
 
-class FusedLayerNorm(_Fused):
-    """Layer normalisation as one kernel."""
+class FusedLinearReLU(FusedLinear):
+    """A fully connected layer and its activation."""
+
+    def output_parameters(self) -> list[torch.Tensor] | None:
+        """Return those of the fully connected layer, unless the activation does not scale."""
+        quantized = isinstance(self.linear, QuantizedLinear) and isinstance(self.act, nn.ReLU)
+        return self.linear.output_parameters() if quantized else None  # type: ignore[operator]
+
+
+class FusedLayerNorm(QuantizableModule):
+    """Layer normalization as one kernel."""
+
+    normalizes = True
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.norm = norm
-        self._follow(norm)
+        self.training = norm.training
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        """Normalise."""
-        result: torch.Tensor = self.norm(value)
-        return result
+        """Normalize."""
+        return _then(self.norm, value)
+
+    def output_parameters(self) -> list[torch.Tensor] | None:
+        """Return the weight, and the bias where there is one."""
+        found = [getattr(self.norm, name, None) for name in ("weight", "bias")]
+        return None if found[0] is None else [tensor for tensor in found if tensor is not None]

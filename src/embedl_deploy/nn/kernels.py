@@ -5,7 +5,7 @@
     multiply         product of codes; times (sa · sb / sc), plus the zero point; rounded
     global average   sum of codes; times sx / (sy · size); rounded
 
-The step in between matters: a float sum of dequantised values is a rounding error away from the integer sum, and where
+The step in between matters: a float sum of dequantized values is a rounding error away from the integer sum, and where
 that error decides between two codes, the layers behind make a visible difference of it. Integers below 2^24 add up
 exactly in float32 in any order, so a float kernel serves as long as no partial sum can reach that; float64 otherwise.
 """
@@ -31,11 +31,11 @@ class Scale:
     zero_point: torch.Tensor
 
     def codes(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the codes minus the zero point of a value that was quantised with this scale."""
+        """Return the codes minus the zero point of a value that was quantized with this scale."""
         return torch.mul(value, 1 / self.scale).round_()
 
 
-def land(total: torch.Tensor, factor: torch.Tensor, output: Scale) -> torch.Tensor:
+def requantize(total: torch.Tensor, factor: torch.Tensor, output: Scale) -> torch.Tensor:
     """Bring sums onto the grid of an output; what lies outside its range is cut off by the stub that follows."""
     return total.mul_(factor).round_().mul_(output.scale)
 
@@ -65,7 +65,7 @@ def sums(
 
 
 def add(one: torch.Tensor, a: Scale, other: torch.Tensor, b: Scale, output: Scale) -> torch.Tensor:
-    """Add two quantised values."""
+    """Add two quantized values."""
     ratio_a, ratio_b = a.scale / output.scale, b.scale / output.scale
     fixed = output.zero_point - _fused(a.zero_point, ratio_a, ratio_b * b.zero_point)
     inner = _fused(b.codes(other) + b.zero_point, ratio_b, fixed)
@@ -79,7 +79,7 @@ def _fused(factor: torch.Tensor, scale: torch.Tensor, addend: torch.Tensor) -> t
 
 
 def multiply(one: torch.Tensor, a: Scale, other: torch.Tensor, b: Scale, output: Scale) -> torch.Tensor:
-    """Multiply two quantised values."""
+    """Multiply two quantized values."""
     ratio = a.scale * b.scale / output.scale
     codes = (a.codes(one) * b.codes(other)).mul_(ratio).add_(output.zero_point).round_()
     return codes.sub_(output.zero_point).mul_(output.scale)
@@ -90,7 +90,7 @@ def global_average(value: torch.Tensor, given: Scale, output: Scale) -> torch.Te
     rest = list(range(2, value.ndim))
     size = math.prod(value.shape[2:])
     factor = given.scale / (output.scale * size)
-    return land(given.codes(value).double().sum(rest, keepdim=True).float(), factor, output)
+    return requantize(given.codes(value).double().sum(rest, keepdim=True).float(), factor, output)
 
 
 class _Stand(torch.autograd.Function):
@@ -98,12 +98,10 @@ class _Stand(torch.autograd.Function):
 
     @staticmethod
     def forward(_ctx: Any, _smooth: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-        """Return the exact value."""
         return exact.view_as(exact)
 
     @staticmethod
     def backward(_ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Pass the gradient on."""
         return grads[0], None
 
 

@@ -1,4 +1,4 @@
-"""The number formats of a quantised tensor, and the arithmetic that a runtime's QuantizeLinear does.
+"""The number formats of a quantized tensor, and the arithmetic that a runtime's QuantizeLinear does.
 
     q = clip(round_half_even(x / scale) + zero_point, low, high)        x' = (q - zero_point) · scale
 
@@ -7,7 +7,7 @@ The division is a division (not a product with 1/scale) because ONNX says so: on
 
 import enum
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -15,7 +15,7 @@ FP8_MAX = 448.0
 
 
 class Precision(enum.Enum):
-    """How many bits a quantised value has; FP8 is E4M3."""
+    """How many bits a quantized value has; FP8 is E4M3."""
 
     INT4 = "int4"
     INT8 = "int8"
@@ -26,6 +26,13 @@ class Precision(enum.Enum):
     def bits(self) -> int:
         """The width of one value."""
         return {"int4": 4, "int8": 8, "int16": 16, "fp8": 8}[self.value]
+
+
+class FormatState(TypedDict):
+    """A number format as plain data for a file."""
+
+    precision: str
+    signed: bool
 
 
 @dataclass(frozen=True)
@@ -49,14 +56,14 @@ class NumberFormat:
             return FP8_MAX
         return float(2 ** (self.precision.bits - int(self.signed)) - 1)
 
-    def to_state(self) -> dict[str, Any]:
+    def to_state(self) -> FormatState:
         """Return plain data for a file."""
         return {"precision": self.precision.value, "signed": self.signed}
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "NumberFormat":
+    def from_state(cls, state: FormatState) -> "NumberFormat":
         """Read plain data of a file."""
-        return cls(Precision(state["precision"]), bool(state["signed"]))
+        return cls(Precision(state["precision"]), state["signed"])
 
     @property
     def name(self) -> str:
@@ -86,14 +93,13 @@ class _Fake(torch.autograd.Function):
     def forward(
         ctx: Any, value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
     ) -> torch.Tensor:
-        """Quantise and dequantise."""
         ctx.save_for_backward(value, scale, zero_point)
         ctx.form = form
         return quantized_codes(value, scale, zero_point, form) * scale
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Pass gradients of values inside the range; a scale gets the gradient of learned step size quantisation."""
+        """Pass gradients of values inside the range; a scale gets the gradient of learned step size quantization."""
         (grad,) = grads
         value, scale, zero_point = ctx.saved_tensors
         form = ctx.form
@@ -123,7 +129,7 @@ def _has_one_kernel(value: torch.Tensor, scale: torch.Tensor, form: NumberFormat
 def fake_quantize(
     value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
 ) -> torch.Tensor:
-    """Quantise and dequantise; `scale` and `zero_point` broadcast against `value`."""
+    """Quantize and dequantize; `scale` and `zero_point` broadcast against `value`."""
     if torch.is_grad_enabled() and (value.requires_grad or scale.requires_grad):
         if _has_one_kernel(value, scale, form):
             point = zero_point.to(torch.int32)

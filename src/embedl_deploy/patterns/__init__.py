@@ -7,8 +7,18 @@ from embedl_deploy.patterns.attention import (
     MaskedSoftmaxAttentionPattern,
     SoftmaxAttentionPattern,
 )
-from embedl_deploy.patterns.conv import (
-    CLAMPS,
+from embedl_deploy.patterns.conversions import (
+    ConvTransposeToPixelShufflePattern,
+    FlattenLinearToConv1x1Pattern,
+    MeanToAdaptiveAvgPoolPattern,
+    RemoveDropoutPattern,
+    RemoveIdentityAdaptiveAvgPoolPattern,
+    RemoveIdentityPattern,
+    RemoveStochasticDepthPattern,
+    SigmoidMultiplyToSiLUPattern,
+    conv1x1_of,
+)
+from embedl_deploy.patterns.fusions import (
     AdaptiveAvgPoolPattern,
     AddReLUPattern,
     BNReLUPattern,
@@ -19,23 +29,13 @@ from embedl_deploy.patterns.conv import (
     ConvBNReLUPattern,
     ConvTransposeBNPattern,
     ConvTransposeBNReLUPattern,
+    LayerNormPattern,
+    LinearPattern,
+    LinearReLUPattern,
     StemConvBNReLUMaxPoolPattern,
 )
-from embedl_deploy.patterns.linear import LayerNormPattern, LinearPattern, LinearReLUPattern
-from embedl_deploy.patterns.tidy import (
-    FlattenLinearToConv1x1Pattern,
-    MeanToAdaptiveAvgPoolPattern,
-    RemoveDropoutPattern,
-    RemoveIdentityAdaptiveAvgPoolPattern,
-    RemoveIdentityPattern,
-    RemoveStochasticDepthPattern,
-    SigmoidMultiplyToSiLUPattern,
-    conv1x1_of,
-)
-from embedl_deploy.patterns.transposed import ConvTransposeToPixelShufflePattern
 
 __all__ = [
-    "CLAMPS",
     "AdaptiveAvgPoolPattern",
     "AddReLUPattern",
     "AttentionPattern",

@@ -1,10 +1,4 @@
-"""Attention: taken apart where a library hides it in one call, fused where it is in the open.
-
-MultiheadAttention                   → in-projection, scaled dot-product attention, out-projection
-shifted_window_attention             → pad, roll, windows, qkv, attention with bias and mask, projection, back
-scaled dot-product attention         → FusedAttention
-softmax(q·k·scale [+ mask])·v        → FusedSoftmaxAttention
-"""
+"""Attention: taken apart where a library hides it in one call, fused where it is in the open."""
 
 import operator
 
@@ -35,6 +29,13 @@ from embedl_deploy.pattern import (
     Replacement,
     Value,
 )
+from embedl_deploy.patterns.fusions import (
+    AdaptiveAvgPoolPattern,
+    BNReLUPattern,
+    LayerNormPattern,
+    LinearPattern,
+    LinearReLUPattern,
+)
 
 _MHA_ARGUMENTS = (
     "query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal",
@@ -46,7 +47,6 @@ _WINDOW_ARGUMENTS = (
 
 
 def _arguments(node: fx.Node, names: tuple[str, ...]) -> dict[str, object]:
-    """Return the arguments of a call by name."""
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
@@ -58,9 +58,8 @@ class DecomposeMultiheadAttentionPattern(Pattern):
 
     def check(self, match: Match) -> Refusal | None:
         """Refuse what the steps cannot express."""
-        module = match.module("attention")
+        module = match.module("attention", nn.MultiheadAttention)
         node = match.node("attention")
-        assert isinstance(module, nn.MultiheadAttention)
         call = _arguments(node, _MHA_ARGUMENTS)
         if any(user.target is not operator.getitem for user in node.users):
             return Refusal("its results are passed on as a tuple")
@@ -88,8 +87,7 @@ class DecomposeMultiheadAttentionPattern(Pattern):
 
     def replace(self, match: Match) -> Replacement:
         """Put the steps in place."""
-        module = match.module("attention")
-        assert isinstance(module, nn.MultiheadAttention)
+        module = match.module("attention", nn.MultiheadAttention)
         call = _arguments(match.node("attention"), _MHA_ARGUMENTS)
         query, key, value = (call[name] for name in ("query", "key", "value"))
         distinct = 1 if query is key is value else 2 if key is value else 3
@@ -120,14 +118,13 @@ class DecomposeWindowAttentionPattern(Pattern):
         """Refuse weights that are computed, and dropout that is on."""
         call = _arguments(match.node("attention"), _WINDOW_ARGUMENTS)
         tensors = [call.get(name) for name in ("qkv_weight", "proj_weight", "qkv_bias", "proj_bias", "logit_scale")]
-        if any(one is not None and self._tensor(match, one) is None for one in tensors):
+        if any(tensor is not None and self._tensor(match, tensor) is None for tensor in tensors):
             return Refusal("its weights are computed, not parameters")
         if call.get("training", True) and (call.get("attention_dropout") or call.get("dropout")):
             return Refusal("the model is in training mode and this attention drops out; call eval() first")
         return None
 
     def _tensor(self, match: Match, value: object) -> torch.Tensor | None:
-        """Return the parameter behind an argument."""
         return match.view.tensor_of(value) if isinstance(value, fx.Node) else None
 
     def replace(self, match: Match) -> Replacement:
@@ -168,8 +165,7 @@ class AttentionPattern(Pattern):
 
     def replace(self, match: Match) -> Replacement:
         """Hold it as one kernel, whichever inputs are the same tensor."""
-        module = match.module("attention")
-        assert isinstance(module, ScaledDotProductAttention)
+        module = match.module("attention", ScaledDotProductAttention)
         places = tuple(
             match.inputs.index(value) for value in match.node("attention").args if isinstance(value, fx.Node)
         )
@@ -188,9 +184,7 @@ class _WrittenOut(Pattern):
     phase = Phase.FUSION
 
     def check(self, match: Match) -> Refusal | None:
-        """Refuse a softmax over another dimension, and a scale that is computed."""
-        softmax = match.module("softmax")
-        assert isinstance(softmax, nn.Softmax)
+        softmax = match.module("softmax", nn.Softmax)
         if softmax.dim != -1 and softmax.dim != len(match.shape("softmax") or ()) - 1:
             return Refusal(f"its softmax runs over dimension {softmax.dim}, not the last")
         if "scale" in match and not isinstance(match.node("scale").args[1], int | float):
@@ -198,7 +192,6 @@ class _WrittenOut(Pattern):
         return None
 
     def _module(self, match: Match) -> FusedSoftmaxAttention:
-        """Build the fused module."""
         scale = 1.0
         if "scale" in match:
             node = match.node("scale")
@@ -238,3 +231,16 @@ class MaskedSoftmaxAttentionPattern(_WrittenOut):
     def replace(self, match: Match) -> Replacement:
         """Hold all in one module of four inputs."""
         return Call(self._module(match), self._places(match, "value", "mask"))
+
+
+COMMON_FUSIONS = (
+    MaskedSoftmaxAttentionPattern,
+    SoftmaxAttentionPattern,
+    AttentionPattern,
+    LinearReLUPattern,
+    LinearPattern,
+    BNReLUPattern,
+    LayerNormPattern,
+    AdaptiveAvgPoolPattern,
+)
+"""What every target that fuses has after its convolutions."""

@@ -1,15 +1,22 @@
-"""Quantise a transformed model: where pairs go, what ranges they have, and training with them in place."""
+"""Quantize a transformed model: where pairs go, what ranges they have, and training with them in place."""
 
 from embedl_deploy.nn.number import Precision
 from embedl_deploy.quantize._calibrate import apply_calibration, calibrate, collect
-from embedl_deploy.quantize._calibration import Calibration
 from embedl_deploy.quantize._config import CalibrationMethod, MaxDrop, ModulesToSkip, QuantConfig, TensorQuantConfig
-from embedl_deploy.quantize._cures import Cure, Treatment
+from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._insert import insert_qdq
 from embedl_deploy.quantize._placement import Boundary, Decision, Placement
+from embedl_deploy.quantize._quantization import (
+    Correction,
+    LayerCost,
+    Quantization,
+    Search,
+    Sensitivity,
+    Trial,
+    quantization_of,
+)
 from embedl_deploy.quantize._quantize import plan_qdq, quantize
-from embedl_deploy.quantize._report import QuantReport, Search, report_of
-from embedl_deploy.quantize._sensitivity import LayerCost, Sensitivity, sensitivity
+from embedl_deploy.quantize._sensitivity import sensitivity
 from embedl_deploy.quantize._sharded import Spread, collect_sharded, over_ray
 from embedl_deploy.quantize._training import freeze_batch_norm, freeze_ranges, freeze_weights, learn_ranges
 
@@ -17,7 +24,7 @@ __all__ = [
     "Boundary",
     "Calibration",
     "CalibrationMethod",
-    "Cure",
+    "Correction",
     "Decision",
     "LayerCost",
     "MaxDrop",
@@ -25,12 +32,12 @@ __all__ = [
     "Placement",
     "Precision",
     "QuantConfig",
-    "QuantReport",
+    "Quantization",
     "Search",
     "Sensitivity",
     "Spread",
     "TensorQuantConfig",
-    "Treatment",
+    "Trial",
     "apply_calibration",
     "calibrate",
     "collect",
@@ -42,7 +49,7 @@ __all__ = [
     "learn_ranges",
     "over_ray",
     "plan_qdq",
+    "quantization_of",
     "quantize",
-    "report_of",
     "sensitivity",
 ]

@@ -3,20 +3,40 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from embedl_deploy._run import evaluating
+from embedl_deploy._graph.run import evaluating
 from embedl_deploy.errors import CalibrationError
-from embedl_deploy.nn import Mode, QuantizedConv, QuantizedLinear, QuantStub, WeightQuantizer
-from embedl_deploy.quantize._calibration import Calibration
+from embedl_deploy.nn import Mode, QuantizedLayer, Quantizer, QuantStub, WeightQuantizer
+from embedl_deploy.nn.number import fake_quantize
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
-from embedl_deploy.quantize._histogram import Histogram, Inbox
-from embedl_deploy.quantize._insert import setup_of, stubs_of, weighted_of
+from embedl_deploy.quantize._histogram import Calibration, Histogram, Inbox
+from embedl_deploy.quantize._insert import layers_of, stubs_of
+from embedl_deploy.quantize._quantization import Samples, put_quantization, quantization_of
 from embedl_deploy.quantize._range import solve_all
-from embedl_deploy.quantize._weights import best_ratio
+
+_RATIOS = tuple(1.0 - step / 40 for step in range(25))
+
+
+def best_ratio(quantizer: WeightQuantizer, weight: torch.Tensor) -> torch.Tensor:
+    """Return, for every group of weights with one scale, the part of its peak with the least squared error."""
+    peak = quantizer.peak(weight)
+    best, least = torch.ones_like(peak), torch.full_like(peak, torch.inf)
+    zero = torch.zeros((), device=weight.device)
+    for ratio in _RATIOS:
+        scale = peak * ratio / quantizer.form.high
+        scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+        error = (fake_quantize(weight, quantizer.spread(scale, weight), zero, quantizer.form) - weight) ** 2
+        total = quantizer.reduced(error, torch.sum)
+        better = total < least
+        best, least = torch.where(better, torch.full_like(best, ratio), best), torch.where(better, total, least)
+    return best
+
 
 ForwardLoop = Callable[[nn.Module], object] | Iterable[Any]
 
@@ -28,7 +48,7 @@ def calibrate(
     config: QuantConfig | None = None,
     progress: bool = False,
 ) -> Calibration:
-    """Find every scale of a model with quantise/dequantise pairs, in place, and return the statistics.
+    """Find every scale of a model with quantize/dequantize pairs, in place, and return the statistics.
 
     The model runs in eval mode without gradients, and gets its mode back.
 
@@ -44,7 +64,7 @@ def calibrate(
         CalibrationError: There was no batch, a batch does not fit, or a value is not finite.
         QuantizationError: The model has no pairs.
     """
-    setup_of(model)
+    quantization_of(model)
     found = forward_loop if isinstance(forward_loop, Calibration) else collect(model, forward_loop, progress=progress)
     apply_calibration(model, found, config=config)
     return found
@@ -52,7 +72,7 @@ def calibrate(
 
 def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = False) -> Calibration:
     """Run the data through the float model and keep the statistics of every stub."""
-    setup_of(model)
+    quantization_of(model)
     if isinstance(forward_loop, torch.Tensor | Mapping | str) or _is_array(forward_loop):
         raise CalibrationError(
             f"forward_loop is one {type(forward_loop).__name__}; it is a list or loader of batches, "
@@ -74,35 +94,36 @@ def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = Fal
 
 @contextlib.contextmanager
 def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator[None]:
-    """Let every stub show its values, with all quantisation off; put everything back afterwards."""
-    stubs, layers = dict(stubs_of(model)), [one for _, one in weighted_of(model)]
-    quantizers = [one.weight_quantizer for one in layers if one.weight_quantizer is not None]
-    switched: list[QuantStub | WeightQuantizer] = [*stubs.values(), *quantizers]
-    modes = [part.mode for part in switched]
+    """Let every stub show its values, with all quantization off; put everything back afterwards."""
+    stubs, layers = dict(stubs_of(model)), [layer for _, layer in layers_of(model)]
     inbox = Inbox()
     try:
-        for part in switched:
-            part.mode = Mode.FLOAT
-        for layer in layers:
-            if isinstance(layer, QuantizedConv):
+        with floating(model):
+            for layer in layers:
                 with torch.no_grad():
                     layer.held = layer.folded()
-        for name, histogram in statistics.items():
-            stubs[name].observer = _observer(histogram, inbox)
-        yield
-        inbox.settle()
+            for name, histogram in statistics.items():
+                stubs[name].observer = _observer(histogram, inbox)
+            yield
+            inbox.flush()
     finally:
-        for part, mode in zip(switched, modes, strict=True):
-            part.mode = mode
         for layer in layers:
-            if isinstance(layer, QuantizedConv):
-                layer.held = None
+            layer.held = None
         for stub in stubs.values():
             stub.observer = None
 
 
+@contextlib.contextmanager
+def floating(model: nn.Module) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for part in model.modules():
+            if isinstance(part, Quantizer):
+                stack.callback(setattr, part, "mode", part.mode)
+                part.mode = Mode.FLOAT
+        yield
+
+
 def _observer(histogram: Histogram, inbox: Inbox) -> Callable[[QuantStub, torch.Tensor], None]:
-    """Return a function that takes a stub's values into a histogram."""
 
     def observe(stub: QuantStub, value: torch.Tensor) -> None:
         if not value.is_floating_point():
@@ -115,7 +136,6 @@ def _observer(histogram: Histogram, inbox: Inbox) -> Callable[[QuantStub, torch.
 
 
 def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) -> None:
-    """Run every batch, saying which one does not fit."""
     assert isinstance(model, fx.GraphModule)
     inputs = [node for node in model.graph.nodes if node.op == "placeholder"]
     total = len(batches) if isinstance(batches, Sized) else None
@@ -137,18 +157,12 @@ def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) ->
         sys.stderr.write("\n")
 
 
-def as_call(batch: Any, inputs: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_call(batch: Any, inputs: int) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
     """Return positional and keyword inputs of a batch; labels behind the inputs are left out."""
     if isinstance(batch, Mapping):
-        return (), {name: _as_tensor(one) for name, one in batch.items()}
-    if isinstance(batch, list | tuple):
-        return tuple(_as_tensor(one) for one in batch[:inputs]), {}
-    return (_as_tensor(batch),), {}
-
-
-def _as_tensor(value: Any) -> Any:
-    """Return NumPy's arrays as tensors, and anything else as it is."""
-    return torch.as_tensor(value) if _is_array(value) else value
+        return (), {name: torch.as_tensor(item) if _is_array(item) else item for name, item in batch.items()}
+    items = batch[:inputs] if isinstance(batch, list | tuple) else (batch,)
+    return tuple(torch.as_tensor(item) if _is_array(item) else item for item in items), {}
 
 
 def _is_array(value: object) -> bool:
@@ -157,11 +171,10 @@ def _is_array(value: object) -> bool:
 
 
 def describe(batch: Any) -> str:
-    """Name what a batch is made of."""
     if isinstance(batch, torch.Tensor) or _is_array(batch):
         return f"shape {tuple(batch.shape)}, {batch.dtype}"
     if isinstance(batch, list | tuple):
-        return ", ".join(describe(one) for one in batch)
+        return ", ".join(describe(item) for item in batch)
     return type(batch).__name__
 
 
@@ -171,32 +184,31 @@ def apply_calibration(model: nn.Module, calibration: Calibration, *, config: Qua
     Raises:
         CalibrationError: The statistics are of another model.
     """
-    setup = setup_of(model)
-    config = config or setup.config
+    record = quantization_of(model)
+    config = config or record.config
     parts = dict(model.named_modules())
     stubs = {name: part for name, part in parts.items() if isinstance(part, QuantStub)}
-    missing = [name for name, stub in stubs.items() if stub.fixed is None and name not in calibration.statistics]
-    if missing:
-        raise CalibrationError(
-            f"the calibration knows nothing of '{missing[0]}'; it is of another model or another placement."
-        )
     pooled: dict[str, Histogram] = {}
     for name, stub in stubs.items():
-        if stub.fixed is None:
-            leader = setup.groups.get(name, name)
-            own = calibration.statistics[name]
-            pooled[leader] = pooled[leader].merge(own) if leader in pooled else own
-    leaders = [name for name, one in pooled.items() if one.batches]
+        if stub.fixed is not None:
+            continue
+        if name not in calibration.statistics:
+            raise CalibrationError(
+                f"the calibration knows nothing of '{name}'; it is of another model or another placement."
+            )
+        leader, own = record.groups.get(name, name), calibration.statistics[name]
+        pooled[leader] = pooled[leader].merge(own) if leader in pooled else own
+    leaders = [name for name, histogram in pooled.items() if histogram.batches]
     solved: dict[str, tuple[float, float]] = {}
     for form in {stubs[name].form for name in leaders}:
         names = [name for name in leaders if stubs[name].form == form]
         solved |= zip(names, solve_all([pooled[name] for name in names], config.activation, form), strict=True)
     for name, stub in stubs.items():
-        found = stub.fixed or solved.get(setup.groups.get(name, name))
+        found = stub.fixed or solved.get(record.groups.get(name, name))
         if found is not None:
             stub.set_range(*found)
     for layer in parts.values():
-        if not isinstance(layer, QuantizedConv | QuantizedLinear) or layer.weight_quantizer is None:
+        if not isinstance(layer, QuantizedLayer) or layer.weight_quantizer is None:
             continue
         quantizer = layer.weight_quantizer
         if config.weight.calibration_method is CalibrationMethod.MSE:
@@ -204,3 +216,29 @@ def apply_calibration(model: nn.Module, calibration: Calibration, *, config: Qua
             quantizer.calibrate(weight, best_ratio(quantizer, weight))
         else:
             quantizer.calibrate_peak(layer.folded_peak(quantizer))
+    assert isinstance(model, fx.GraphModule)
+    put_quantization(model, replace(record, calibration=calibration))
+
+
+_SAMPLES = 16
+_BYTES = 64 * 2**20
+
+
+@contextmanager
+def keeping_samples(model: nn.Module) -> Iterator[Samples]:
+    """Keep the first inputs that a model is given, a few and never many megabytes."""
+    kept: Samples = []
+    space = [_BYTES]
+
+    def look(_: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if kwargs or space[0] < 0 or not all(isinstance(value, torch.Tensor) and value.ndim for value in args):
+            return
+        for row in range(min([_SAMPLES - len(kept), *map(len, args)])):
+            sample = tuple(value[row : row + 1].detach().cpu().clone() for value in args)
+            space[0] -= sum(value.numel() * value.element_size() for value in sample)
+            if space[0] < 0:
+                return
+            kept.append(sample)
+
+    with model.register_forward_pre_hook(look, with_kwargs=True):
+        yield kept

@@ -1,18 +1,18 @@
-"""What a user can choose about quantisation: frozen values, checked when they are made."""
+"""What a user can choose about quantization: frozen values, checked when they are made."""
 
 import enum
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from embedl_deploy.errors import QuantizationError, known
+from embedl_deploy.errors import QuantizationError, quoted_list
 from embedl_deploy.nn.number import NumberFormat, Precision
 
 Member = nn.Module | type[nn.Module] | str
 Metric = Callable[[nn.Module], float]
-_POWERS = tuple(2**at for at in range(4, 13))
+_POWERS = tuple(2**power for power in range(4, 13))
 
 
 class CalibrationMethod(enum.Enum):
@@ -33,22 +33,16 @@ class CalibrationMethod(enum.Enum):
 
 @dataclass(frozen=True)
 class TensorQuantConfig:
-    """How one kind of tensor is quantised.
-
-    Attributes:
-        precision: The number format.
-        symmetric: Zero is the middle of the range; `None` leaves it to the backend (weights are always symmetric).
-        per_channel: A scale per output channel; only weights can have it.
-        calibration_method: How the range is found. Weights know MINMAX and MSE.
-        percentile: What PERCENTILE keeps, in per cent.
-        block_size: For INT4 weights of fully connected layers: how many inputs share a scale; 0 for whole channels.
-    """
+    """How one kind of tensor is quantized."""
 
     precision: Precision = Precision.INT8
+    # Zero is the middle of the range; `None` leaves it to the backend (weights are always symmetric)
     symmetric: bool | None = None
-    per_channel: bool = False
+    per_channel: bool = False  # A scale per output channel; only weights can have it
+    # How the range is found. Weights know MINMAX and MSE.
     calibration_method: CalibrationMethod = CalibrationMethod.MINMAX
-    percentile: float = 99.99
+    percentile: float = 99.99  # what PERCENTILE keeps, in percent
+    # For INT4 weights of fully connected layers: how many inputs share a scale; 0 for whole channels
     block_size: int = 0
 
     def __post_init__(self) -> None:
@@ -57,7 +51,9 @@ class TensorQuantConfig:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 members: list[enum.Enum] = list(kind)
-                raise QuantizationError(f"{name} is {value!r}; it is one of {known(one.name for one in members)}.")
+                raise QuantizationError(
+                    f"{name} is {value!r}; it is one of {quoted_list(member.name for member in members)}."
+                )
         if not 50 < self.percentile <= 100:
             raise QuantizationError(f"percentile is {self.percentile}; it is above 50 and at most 100.")
         if self.block_size and self.block_size not in _POWERS:
@@ -74,16 +70,11 @@ class ModulesToSkip:
     """Layers to leave alone: module instances, module types (or their names), or qualified names.
 
     A name covers what is inside it.
-
-    Attributes:
-        stub: No quantise/dequantise pair on the values of these layers.
-        weight: The weights of these layers stay float.
-        smooth: No smoothing into these layers.
     """
 
-    stub: Collection[Member] = ()
-    weight: Collection[Member] = ()
-    smooth: Collection[Member] = ()
+    stub: Collection[Member] = ()  # no quantize/dequantize pair on the values of these layers
+    weight: Collection[Member] = ()  # the weights of these layers stay float
+    smooth: Collection[Member] = ()  # no smoothing into these layers
 
     @classmethod
     def layers(cls, *members: Member) -> "ModulesToSkip":
@@ -91,18 +82,13 @@ class ModulesToSkip:
         return cls(stub=members, weight=members, smooth=members)
 
 
-def _weight() -> TensorQuantConfig:
-    """Return how weights are quantised unless told otherwise."""
-    return TensorQuantConfig(symmetric=True, per_channel=True)
-
-
 @dataclass(frozen=True)
 class QuantConfig:
-    """How a model is quantised."""
+    """How a model is quantized."""
 
-    activation: TensorQuantConfig = field(default_factory=TensorQuantConfig)
-    weight: TensorQuantConfig = field(default_factory=_weight)
-    skip: ModulesToSkip = field(default_factory=ModulesToSkip)
+    activation: TensorQuantConfig = TensorQuantConfig()
+    weight: TensorQuantConfig = TensorQuantConfig(symmetric=True, per_channel=True)
+    skip: ModulesToSkip = ModulesToSkip()
 
     def __post_init__(self) -> None:
         """Check what no target can run."""
@@ -110,35 +96,27 @@ class QuantConfig:
             if not isinstance(value := getattr(self, name), kind):
                 example = f"ModulesToSkip.layers({value!r})" if name == "skip" else "TensorQuantConfig(...)"
                 raise QuantizationError(f"{name} is {value!r}; it is a {kind.__name__}: give {example}.")
-        if self.activation.block_size:
-            raise QuantizationError("blocks are for INT4 weights; leave block_size of activations out.")
-        if self.activation.per_channel:
-            raise QuantizationError("activations have one scale per tensor on every target; leave per_channel out.")
-        if self.activation.precision is Precision.INT4:
-            raise QuantizationError("INT4 is for weights; give activations INT8, INT16 or FP8.")
-        if self.weight.symmetric is False:
-            raise QuantizationError("weights are symmetric on every target; leave symmetric out.")
-        if self.weight.calibration_method not in (CalibrationMethod.MINMAX, CalibrationMethod.MSE):
-            raise QuantizationError(
-                f"weights are calibrated by MINMAX or MSE, not {self.weight.calibration_method.name}."
-            )
-        if self.weight.precision is Precision.INT16:
-            raise QuantizationError("no target has INT16 weights; give weights INT8, INT4 or FP8.")
+        activation, weight = self.activation, self.weight
+        method = weight.calibration_method
+        faults = {
+            "blocks are for INT4 weights; leave block_size of activations out.": activation.block_size,
+            "activations have one scale per tensor on every target; leave per_channel out.": activation.per_channel,
+            "INT4 is for weights; give activations INT8, INT16 or FP8.": activation.precision is Precision.INT4,
+            "weights are symmetric on every target; leave symmetric out.": weight.symmetric is False,
+            f"weights are calibrated by MINMAX or MSE, not {method.name}.": method.name not in ("MINMAX", "MSE"),
+            "no target has INT16 weights; give weights INT8, INT4 or FP8.": weight.precision is Precision.INT16,
+        }
+        if fault := next((text for text, holds in faults.items() if holds), ""):
+            raise QuantizationError(fault)
 
 
 @dataclass(frozen=True)
 class MaxDrop:
-    """A goal: the metric of the quantised model may be at most `drop` below that of the float model.
+    """A goal: the metric of the quantized model may be at most `drop` below that of the float model."""
 
-    Attributes:
-        metric: Takes a model and returns a number, larger is better (accuracy, say).
-        drop: In the metric's own unit.
-        most_islands: Stop with what was reached when this many layers are float.
-    """
-
-    metric: Metric
-    drop: float
-    most_islands: int = 16
+    metric: Metric  # takes a model and returns a number, larger is better (accuracy, say)
+    drop: float  # in the metric's own unit
+    most_islands: int = 16  # stop with what was reached when this many layers are float
 
     def __post_init__(self) -> None:
         """Check the goal."""

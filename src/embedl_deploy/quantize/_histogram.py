@@ -9,14 +9,16 @@ chosen by position alone. That is what makes six methods cost little more than o
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, reduce
+from pathlib import Path
+from typing import TypedDict
 
 import torch
 
-from embedl_deploy.errors import CalibrationError
+from embedl_deploy.errors import CalibrationError, quoted_list
 
 HALF = 2048
 SAMPLES_PER_ITEM = 1024
@@ -25,29 +27,31 @@ MOST_WAITING = 1 << 22
 _LEAST_EXPONENT = -120
 
 
+class HistogramState(TypedDict):
+    """A histogram as plain data for a file; sums are exact, as numerator and denominator."""
+
+    low: float
+    high: float
+    exponent: int
+    bins: torch.Tensor
+    counts: torch.Tensor
+    batches: int
+    low_sum: list[str]
+    high_sum: list[str]
+
+
 @dataclass
 class Histogram:
-    """The statistics of one tensor.
+    """The statistics of one tensor."""
 
-    Attributes:
-        low: Least value seen.
-        high: Largest value seen.
-        exponent: The bins are ``2 ** exponent`` wide.
-        counts: Sampled values per bin; bin ``HALF`` begins at zero.
-        batches: How many batches were seen.
-        low_sum: Sum of the least values of the batches, exact.
-        high_sum: Sum of the largest values of the batches, exact.
-        channels: Largest magnitude per channel, where asked for.
-    """
-
-    low: float = math.inf
-    high: float = -math.inf
-    exponent: int = _LEAST_EXPONENT
+    low: float = math.inf  # Least value seen.
+    high: float = -math.inf  # Largest value seen.
+    exponent: int = _LEAST_EXPONENT  # The bins are 2 ** exponent wide.
+    # Sampled values per bin; bin HALF begins at zero.
     counts: torch.Tensor = field(default_factory=lambda: torch.zeros(2 * HALF, dtype=torch.int64))
     batches: int = 0
-    low_sum: Fraction = field(default_factory=Fraction)
-    high_sum: Fraction = field(default_factory=Fraction)
-    channels: torch.Tensor | None = None
+    low_sum: Fraction = Fraction()  # Sum of the least values of the batches, exact.
+    high_sum: Fraction = Fraction()  # Sum of the largest values of the batches, exact.
 
     def add(self, value: torch.Tensor, low: float, high: float) -> None:
         """Take in one batch whose least and largest value are known."""
@@ -55,11 +59,7 @@ class Histogram:
         self.counts += count([sample(value)], [0], [self.exponent])[0]
 
     def stretch(self, label: str, low: float, high: float) -> None:
-        """Take in the extremes of one batch: the bins reach as far from then on.
-
-        Raises:
-            CalibrationError: One of them is not finite.
-        """
+        """Take in the extremes of one batch: the bins reach as far from then on."""
         if not (math.isfinite(low) and math.isfinite(high)):
             raise CalibrationError(
                 f"the value at '{label}' is not finite in batch {self.batches + 1} "
@@ -73,38 +73,29 @@ class Histogram:
         self.high_sum += Fraction(high)
 
     def merge(self, other: "Histogram") -> "Histogram":
-        """Return the statistics of both."""
-        result = Histogram(self.low, self.high, self.exponent, self.counts.clone(), self.batches)
-        result._widen(other.exponent)
-        narrow = Histogram(exponent=other.exponent, counts=other.counts.clone())
-        narrow._widen(result.exponent)
-        result.counts += narrow.counts
-        result.low, result.high = min(self.low, other.low), max(self.high, other.high)
-        result.batches = self.batches + other.batches
-        result.low_sum, result.high_sum = self.low_sum + other.low_sum, self.high_sum + other.high_sum
-        if self.channels is not None and other.channels is not None and self.channels.shape == other.channels.shape:
-            result.channels = torch.maximum(self.channels, other.channels)
-        return result
+        exponent = max(self.exponent, other.exponent)
+        mine, theirs = replace(self, counts=self.counts.clone()), replace(other, counts=other.counts.clone())
+        mine._widen(exponent)
+        theirs._widen(exponent)
+        return Histogram(
+            min(self.low, other.low), max(self.high, other.high), exponent, mine.counts + theirs.counts,
+            self.batches + other.batches, self.low_sum + other.low_sum, self.high_sum + other.high_sum,
+        )  # fmt: skip
 
     def _widen(self, exponent: int) -> None:
         """Make bins at least this wide, joining those that become one."""
-        if exponent <= self.exponent:
-            return
-        if not self.batches and not self.counts.any():
-            self.exponent = exponent
-            return
         steps = exponent - self.exponent
-        old = torch.arange(-HALF, HALF)
-        # A shift to the right rounds down for negative numbers too, as flooring the wider division does.
-        self.counts = torch.zeros_like(self.counts).index_add_(0, (old >> min(steps, 40)) + HALF, self.counts)
-        self.exponent = exponent
+        if steps > 0 and self.batches:
+            # A shift to the right rounds down for negative numbers too, as flooring the wider division does.
+            bins = (torch.arange(-HALF, HALF) >> min(steps, 40)) + HALF
+            self.counts = torch.zeros_like(self.counts).index_add_(0, bins, self.counts)
+        self.exponent = max(self.exponent, exponent)
 
-    def centres(self) -> torch.Tensor:
+    def centers(self) -> torch.Tensor:
         """Return the middle of every bin."""
         return (torch.arange(-HALF, HALF, dtype=torch.float64) + 0.5) * 2.0**self.exponent
 
-    def to_state(self) -> dict[str, Any]:
-        """Return plain data for a file."""
+    def to_state(self) -> HistogramState:
         filled = self.counts.nonzero().flatten()
         return {
             "low": self.low,
@@ -115,25 +106,20 @@ class Histogram:
             "batches": self.batches,
             "low_sum": [str(self.low_sum.numerator), str(self.low_sum.denominator)],
             "high_sum": [str(self.high_sum.numerator), str(self.high_sum.denominator)],
-            "channels": self.channels,
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Histogram":
-        """Read plain data of a file."""
+    def from_state(cls, state: HistogramState) -> "Histogram":
         counts = torch.zeros(2 * HALF, dtype=torch.int64)
         counts[state["bins"].long()] = state["counts"]
         low, high = (Fraction(int(top), int(bottom)) for top, bottom in (state["low_sum"], state["high_sum"]))
-        return cls(
-            state["low"], state["high"], state["exponent"], counts, state["batches"], low, high, state["channels"]
-        )
+        return cls(state["low"], state["high"], state["exponent"], counts, state["batches"], low, high)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Histogram):
             return NotImplemented
-        plain = (self.low, self.high, self.exponent, self.batches, self.low_sum, self.high_sum)
-        theirs = (other.low, other.high, other.exponent, other.batches, other.low_sum, other.high_sum)
-        return plain == theirs and torch.equal(self.counts, other.counts) and _same(self.channels, other.channels)
+        mine, theirs = ({**vars(histogram), "counts": None} for histogram in (self, other))
+        return mine == theirs and torch.equal(self.counts, other.counts)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -157,50 +143,37 @@ class Inbox:
         self.waiting.append((label, histogram, low, high, kept))
         self.size += kept.numel()
         if self.size > MOST_WAITING:
-            self.settle()
+            self.flush()
 
-    def settle(self) -> None:
-        """Count everything that waits.
-
-        Raises:
-            CalibrationError: A value was not finite.
-        """
+    def flush(self) -> None:
         waiting, self.waiting, self.size = self.waiting, [], 0
         if not waiting:
             return
-        bounds = torch.cat([one.reshape(1) for _, _, low, high, _ in waiting for one in (low, high)])
+        bounds = torch.cat([bound.reshape(1) for _, _, low, high, _ in waiting for bound in (low, high)])
         for (label, histogram, *_), (low, high) in zip(waiting, bounds.reshape(-1, 2).tolist(), strict=True):
             histogram.stretch(label, low, high)
-        rows = {id(histogram): histogram for _, histogram, *_ in waiting}
-        place = {key: row for row, key in enumerate(rows)}
+        rows = list({id(histogram): histogram for _, histogram, *_ in waiting}.values())
+        place = {id(histogram): row for row, histogram in enumerate(rows)}
         owners = [place[id(histogram)] for _, histogram, *_ in waiting]
-        counted = count([kept for *_, kept in waiting], owners, [one.exponent for one in rows.values()])
-        for histogram, row in zip(rows.values(), counted, strict=True):
+        counted = count([kept for *_, kept in waiting], owners, [histogram.exponent for histogram in rows])
+        for histogram, row in zip(rows, counted, strict=True):
             histogram.counts += row
 
 
 def count(samples: list[torch.Tensor], rows: list[int], exponents: list[int]) -> torch.Tensor:
     """Count the bins of several samples at once, into a row for each exponent."""
-    device, total = samples[0].device, sum(one.numel() for one in samples)
-    joined = torch.cat([one.to(device) for one in samples])
+    device, total = samples[0].device, sum(part.numel() for part in samples)
+    joined = torch.cat([part.to(device) for part in samples])
     # A product with a power of two is exact, unless a tiny value becomes zero in it and so leaves its bin.
     exact = torch.float32 if max(exponents) <= 0 and joined.dtype != torch.float64 else torch.float64
-    owners, lengths = torch.tensor(rows, device=device), torch.tensor([one.numel() for one in samples], device=device)
+    owners, lengths = torch.tensor(rows, device=device), torch.tensor([part.numel() for part in samples], device=device)
     factors = torch.tensor([2.0**-exponent for exponent in exponents], dtype=exact, device=device)[owners]
     index = joined.to(exact).mul(factors.repeat_interleave(lengths, output_size=total)).floor_().to(torch.int32)
     index += (owners * (2 * HALF) + HALF).int().repeat_interleave(lengths, output_size=total)
     return torch.bincount(index, minlength=2 * HALF * len(exponents)).cpu().reshape(len(exponents), -1)
 
 
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Say whether two tensors that may be absent are equal."""
-    if one is None or other is None:
-        return one is other
-    return torch.equal(one, other)
-
-
 def exponent_for(low: float, high: float) -> int:
-    """Return the least exponent whose bins reach from `low` to `high`."""
     top = max(-low, high)
     if top < 2.0**_LEAST_EXPONENT:
         return _LEAST_EXPONENT
@@ -225,3 +198,64 @@ def _stride(count: int, wanted: int) -> int:
     while count % step == 0 or any(step % by == 0 for by in range(2, math.isqrt(step) + 1)):
         step += 1
     return step
+
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What one pass over the calibration data left."""
+
+    statistics: Mapping[str, Histogram] = field(default_factory=dict)  # by stub name
+
+    def __repr__(self) -> str:
+        return f"<Calibration: {len(self.statistics)} tensors, {self.batches} batches>"
+
+    @property
+    def batches(self) -> int:
+        """How many batches were seen."""
+        return max((histogram.batches for histogram in self.statistics.values()), default=0)
+
+    def merge(self, *others: "Calibration") -> "Calibration":
+        """Return the statistics of all: equal to the last bit to one pass over all the data, in any order.
+
+        Raises:
+            CalibrationError: They are of different models.
+        """
+        for other in others:
+            if odd := set(self.statistics) ^ set(other.statistics):
+                raise CalibrationError(
+                    f"these calibrations are of different models: only one of them knows "
+                    f"{quoted_list(sorted(odd)[:5])}; merge calibrations of one model with one placement."
+                )
+        merged = {
+            name: reduce(Histogram.merge, (other.statistics[name] for other in others), histogram)
+            for name, histogram in self.statistics.items()
+        }
+        return Calibration(merged)
+
+    def save(self, path: str | Path) -> Path:
+        """Write to a file and return its path."""
+        target = Path(path)
+        state = {name: histogram.to_state() for name, histogram in self.statistics.items()}
+        torch.save({"format": _FORMAT, "statistics": state}, target)
+        return target
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Calibration":
+        """Read from a file.
+
+        Raises:
+            CalibrationError: The file is no calibration.
+        """
+        try:
+            found = torch.load(Path(path), weights_only=True)
+            statistics = {name: Histogram.from_state(state) for name, state in found["statistics"].items()}
+        except FileNotFoundError as exc:
+            raise CalibrationError(f"there is no calibration file '{path}'; Calibration.save writes one.") from exc
+        except Exception as exc:
+            raise CalibrationError(
+                f"'{path}' is no calibration file, or a damaged one; Calibration.save writes one."
+            ) from exc
+        return cls(statistics)

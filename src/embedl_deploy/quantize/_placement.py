@@ -1,21 +1,79 @@
-"""Where quantise/dequantise pairs go: decided from the backend's patterns, as data that can be printed.
+"""Where quantize/dequantize pairs go: decided from the backend's patterns, as data that can be printed.
 
-A layer's pattern says which of its points carry a pair and what must be quantised around it first. The pairs are then
+A layer's pattern says which of its points carry a pair and what must be quantized around it first. The pairs are then
 placed on values, one for each value however many layers read it, so that two readers never see two scales.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from embedl_deploy._graph import Network
-from embedl_deploy._match import Matcher
+from embedl_deploy._graph.network import Network
+from embedl_deploy._groups import Groups
 from embedl_deploy._table import table
+from embedl_deploy._transform.match import Matcher
+from embedl_deploy.errors import QuantizationError, quoted_list
+from embedl_deploy.nn import QuantizableModule
 from embedl_deploy.pattern import Pattern, Phase, Point, When
-from embedl_deploy.quantize._skip import Skip
+from embedl_deploy.quantize._config import Member, ModulesToSkip
+
+
+class Skip:
+    """The layers that the user wants left alone, in one network."""
+
+    def __init__(self, network: Network, skip: ModulesToSkip) -> None:
+        self._network = network
+        self.stub, self.weight, self.smooth = (
+            self._resolve(getattr(skip, where), where) for where in ("stub", "weight", "smooth")
+        )
+
+    def _resolve(self, members: Collection[Member], where: str) -> set[fx.Node]:
+        """Return the nodes that any member means; a member that means none is an error."""
+        if isinstance(members, str) or not isinstance(members, Collection):
+            raise QuantizationError(f"skip.{where} is {members!r}; give a list of modules, module types or names.")
+        found: set[fx.Node] = set()
+        for member in members:
+            means = {node for node in self._layers() if self._means(member, node)}
+            if not means:
+                raise QuantizationError(self._nothing(member, where))
+            found |= means
+        return found
+
+    def _layers(self) -> Iterable[fx.Node]:
+        return (node for node in self._network.graph.nodes if node.op == "call_module")
+
+    def _means(self, member: Member, node: fx.Node) -> bool:
+        module = self._network.module_of(node)
+        assert module is not None
+        if isinstance(member, str):
+            names = (str(node.target), *self._network.origins_of(node))
+            kinds = {type(part).__name__ for part in module.modules()}
+            return member in kinds or any(name == member or name.startswith(f"{member}.") for name in names)
+        if isinstance(member, type):
+            return any(isinstance(part, member) for part in module.modules())
+        if any(part is member for part in module.modules()):
+            return True
+        # The transformed network has its own module objects around the user's parameters.
+        theirs = {id(parameter) for parameter in member.parameters()}
+        return any(id(parameter) in theirs for parameter in module.parameters())
+
+    def _nothing(self, member: object, where: str) -> str:
+        names = sorted({name for node in self._layers() for name in self._network.origins_of(node)})
+        if isinstance(member, str):
+            hint = f"layers are called, for example, {quoted_list(names[:5])}."
+            if close := get_close_matches(member, names, n=3):
+                hint = f"did you mean {quoted_list(close)}?"
+            return f"'{member}' was to be skipped, and no layer or type of layer is called so; {hint}"
+        what = f"the type {member.__name__}" if isinstance(member, type) else f"a {type(member).__name__}"
+        return (
+            f"skip.{where} has {what}, which is no part of this model; give modules of the model that was transformed, "
+            "module types in it, or qualified names."
+        )
+
 
 _SKIPPED = "skipped by the user"
 _MOVES: frozenset[Any] = frozenset({torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze})
@@ -24,139 +82,90 @@ _MOVING_METHODS = frozenset({"flatten", "reshape", "view", "squeeze", "unsqueeze
 
 @dataclass(frozen=True)
 class Decision:
-    """What happens to one layer, and the rule that decided.
+    """What happens to one layer, and the rule that decided."""
 
-    Attributes:
-        place: Qualified name in the user's model.
-        layer: The kind of the layer.
-        quantized: Whether it runs on quantised numbers.
-        rule: Why.
-        pattern: The pattern that decided, empty when no pattern knows the layer.
-        points: Where pairs go on this layer.
-        node: The graph's name for it.
-    """
-
-    place: str
-    layer: str
-    quantized: bool
+    place: str  # qualified name in the user's model
+    layer: str  # the kind of the layer
+    quantized: bool  # whether it runs on quantized numbers
     rule: str
-    pattern: str
-    points: tuple[Point, ...]
-    node: str
+    pattern: str  # the pattern that decided, empty when no pattern knows the layer
+    points: tuple[Point, ...]  # where pairs go on this layer
+    node: str  # the graph's name for it
 
     @property
     def runs(self) -> str:
         """The word for tables."""
-        return "quantised" if self.quantized else "float"
+        return "quantized" if self.quantized else "float"
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """A value that gets a stub.
+    """A value that gets a stub."""
 
-    Attributes:
-        value: The graph's name for the value.
-        readers: Graph names of those that read the stub instead; empty means all of them.
-        quantizes: It carries a pair; otherwise its range is only watched, for targets that want one here.
-        group: Values of one group have one scale.
-    """
-
-    value: str
-    readers: tuple[str, ...]
-    quantizes: bool
-    group: str
+    value: str  # the graph's name for the value
+    readers: tuple[str, ...]  # graph names of those that read the stub instead; empty means all of them
+    quantizes: bool  # it carries a pair; otherwise its range is only watched, for targets that want one here
+    group: str  # values of one group have one scale
 
 
 @dataclass(frozen=True)
 class Placement:
-    """All decisions about a network.
+    """All decisions about a network."""
 
-    Attributes:
-        layers: One decision per layer, in the order of the data.
-        boundaries: The values that get stubs.
-        smooth: Targets of the normalisations that may be smoothed into their readers.
-        integer_kernels: Eval mode computes what the target's integer kernels do.
-        symmetric: What the target wants of activations.
-    """
-
-    layers: tuple[Decision, ...]
-    boundaries: tuple[Boundary, ...]
-    smooth: tuple[str, ...] = ()
-    integer_kernels: bool = False
-    symmetric: bool = True
+    layers: tuple[Decision, ...]  # one decision per layer, in the order of the data
+    boundaries: tuple[Boundary, ...]  # the values that get stubs
+    smooth: tuple[str, ...] = ()  # targets of the normalizations that may be smoothed into their readers
+    integer_kernels: bool = False  # eval mode computes what the target's integer kernels do
+    symmetric: bool = True  # what the target wants of activations
 
     def __str__(self) -> str:
         rows = [
-            (
-                one.place,
-                one.layer,
-                "quantised" if one.quantized else "float",
-                ", ".join(p.value for p in one.points),
-                one.rule,
-            )
-            for one in self.layers
+            (layer.place, layer.layer, layer.runs, ", ".join(point.value for point in layer.points), layer.rule)
+            for layer in self.layers
         ]
         return table(("layer", "kind", "runs", "pairs on", "rule"), rows)
 
     def with_islands(self, islands: Collection[str]) -> "Placement":
         """Return the same, saying of layers that were skipped for a goal that nobody else wanted it."""
-        layers = (
-            replace(one, rule="left float to meet the target") if one.place in islands and one.rule == _SKIPPED else one
-            for one in self.layers
-        )
+        layers = list(self.layers)
+        for index, decision in enumerate(layers):
+            if decision.place in islands and decision.rule == _SKIPPED:
+                layers[index] = replace(decision, rule="left float to meet the target")
         return replace(self, layers=tuple(layers))
 
     @property
     def quantized(self) -> tuple[Decision, ...]:
-        """The layers that run on quantised numbers."""
-        return tuple(one for one in self.layers if one.quantized)
+        """The layers that run on quantized numbers."""
+        return tuple(decision for decision in self.layers if decision.quantized)
 
 
 @dataclass
 class _Wanted:
-    """A value that some layer wants quantised, while the plan is made."""
+    """A value that some layer wants quantized, while the plan is made."""
 
     readers: set[fx.Node] = field(default_factory=set)
     everyone: bool = False
 
 
-class _Groups:
-    """Sets of values that have one scale."""
-
-    def __init__(self) -> None:
-        self._parent: dict[fx.Node, fx.Node] = {}
-
-    def find(self, node: fx.Node) -> fx.Node:
-        while node in self._parent:
-            node = self._parent[node]
-        return node
-
-    def join(self, one: fx.Node, other: fx.Node) -> None:
-        first, second = sorted((self.find(one), self.find(other)))
-        if first is not second:
-            self._parent[second] = first
-
-
 def plan_placement(network: Network, patterns: Sequence[type[Pattern]], skip: Skip) -> Placement:
-    """Decide for every layer and every value."""
-    planner = _Planner(network, Matcher([one for one in patterns if one.phase is Phase.QUANTIZED]), skip)
-    smooth = Matcher([one for one in patterns if one.phase is Phase.SMOOTH]).find(network)
+    planner = _Planner(network, Matcher([pattern for pattern in patterns if pattern.phase is Phase.QUANTIZED]), skip)
+    smooth = Matcher([pattern for pattern in patterns if pattern.phase is Phase.SMOOTH]).find(network)
     allowed = [found for found in smooth if found.pattern().check(found.match) is None]
     return replace(
         planner.plan(),
-        smooth=tuple(str(found.match.output.target) for found in allowed if not skip.covers_smooth(found.match.output)),
+        smooth=tuple(str(found.match.output.target) for found in allowed if found.match.output not in skip.smooth),
     )
 
 
 class _Planner:
-    """Decides in three sweeps: what is always quantised, what follows its inputs, what follows its readers."""
+    """Decides in three sweeps: what is always quantized, what follows its inputs, what follows its readers."""
 
     def __init__(self, network: Network, matcher: Matcher, skip: Skip) -> None:
         self.network = network
         self.matcher = matcher
         self.skip = skip
         self.wanted: dict[fx.Node, _Wanted] = {}
-        self.groups = _Groups()
+        self.groups: Groups[fx.Node] = Groups()
         self.decisions: dict[fx.Node, Decision] = {}
 
     def plan(self) -> Placement:
@@ -170,7 +179,7 @@ class _Planner:
         for node in nodes:
             if node not in self.decisions and found[node][0] is None:
                 moves = "it only moves values, in the numbers they come in"
-                self._leave(node, "", moves if self._moves(node) else "the backend has no quantised kernel for it")
+                self._leave(node, "", moves if self._moves(node) else "the backend has no quantized kernel for it")
         self._join_moves()
         layers = tuple(self.decisions[node] for node in nodes)
         return Placement(layers, (*self._boundaries(), *self._watched(nodes)))
@@ -188,17 +197,16 @@ class _Planner:
         return reasons[0] if reasons else (None, "")
 
     def _decide(self, node: fx.Node, pattern: type[Pattern], refusal: str) -> None:
-        """Decide about one layer that a pattern knows."""
         place = self.network.place_of(node)
-        stub, weight = self.skip.covers_stub(node), self.skip.covers_weight(node)
+        stub, weight = node in self.skip.stub, node in self.skip.weight
         points = tuple(point for point in pattern.qdq_points if not (weight if point is Point.WEIGHT else stub))
         reason = refusal
         if not reason and not points:
             reason = _SKIPPED if pattern.qdq_points else _first_line(pattern)
         if not reason and pattern.qdq_when is When.INPUTS and not self._inputs_quantized(node):
-            reason = "not every input is quantised"
+            reason = "not every input is quantized"
         if not reason and pattern.qdq_when is When.OUTPUT and node not in self.wanted:
-            reason = "no reader quantises its result"
+            reason = "no reader quantizes its result"
         if reason:
             self._leave(node, pattern.__name__, reason)
             return
@@ -217,10 +225,9 @@ class _Planner:
         return type(self.network.module_of(node)).__name__
 
     def _want(self, node: fx.Node, pattern: type[Pattern], points: tuple[Point, ...]) -> None:
-        """Note the values a layer wants quantised."""
         inputs = self._tensors(node)
         residual = inputs[1:2] if Point.RESIDUAL_INPUT in pattern.qdq_points else []
-        main = [one for one in inputs if one not in residual] if residual else inputs
+        main = [value for value in inputs if value not in residual] if residual else inputs
         chosen = (main if Point.INPUT in points else []) + (residual if Point.RESIDUAL_INPUT in points else [])
         for value in chosen:
             self.wanted.setdefault(value, _Wanted()).readers.add(node)
@@ -228,25 +235,27 @@ class _Planner:
             self.wanted.setdefault(node, _Wanted()).everyone = True
         if pattern.one_scale and node in self.wanted:
             for value in chosen:
-                self.groups.join(value, node)
+                self._share_scale(value, node)
+
+    def _share_scale(self, value: fx.Node, other: fx.Node) -> None:
+        """Give two values one scale; their group is known by the first of the graph."""
+        self.groups.join(*sorted((self.groups.find(value), self.groups.find(other))))
 
     def _tensors(self, node: fx.Node) -> list[fx.Node]:
         """Return the computed values a layer reads; parameters are not calibrated."""
-        return [one for one in node.args if isinstance(one, fx.Node) and one.op != "get_attr"]
+        return [value for value in node.args if isinstance(value, fx.Node) and value.op != "get_attr"]
 
     def _inputs_quantized(self, node: fx.Node) -> bool:
-        """Say whether every value a layer reads leaves its maker quantised."""
-        values = [one for one in node.args if isinstance(one, fx.Node)]
-        return bool(values) and all(self._leaves_quantized(one) or self._is_gate(one) for one in values)
+        values = [value for value in node.args if isinstance(value, fx.Node)]
+        return bool(values) and all(self._leaves_quantized(value) or self._is_gate(value) for value in values)
 
     def _is_gate(self, node: fx.Node) -> bool:
-        """Say whether a value is a gate made of a quantised value for one reader: a pair on it costs little."""
-        if node.op != "call_module" or not isinstance(self.network.module_of(node), _GATES) or len(node.users) != 1:
-            return False
-        return self._leaves_quantized(node.all_input_nodes[0])
+        """Say whether a value is a gate made of a quantized value for one reader: a pair on it costs little."""
+        gate = isinstance(self.network.module_of(node), _GATES) and len(node.users) == 1
+        return gate and self._leaves_quantized(node.all_input_nodes[0])
 
     def _leaves_quantized(self, node: fx.Node) -> bool:
-        """Say whether a value is quantised for everyone, looking through what only moves numbers."""
+        """Say whether a value is quantized for everyone, looking through what only moves numbers."""
         while node not in self.wanted and self._moves(node):
             node = node.all_input_nodes[0]
         return node in self.wanted and self.wanted[node].everyone
@@ -260,16 +269,15 @@ class _Planner:
         return node.target in (_MOVES if node.op == "call_function" else _MOVING_METHODS)
 
     def _join_moves(self) -> None:
-        """Give a quantised value that was only moved the scale it had before."""
+        """Give a quantized value that was only moved the scale it had before."""
         for node in self.network.graph.nodes:
             if node in self.wanted and self._moves(node) and self._leaves_quantized(node.all_input_nodes[0]):
                 source = node.all_input_nodes[0]
                 while source not in self.wanted:
                     source = source.all_input_nodes[0]
-                self.groups.join(source, node)
+                self._share_scale(source, node)
 
     def _boundaries(self) -> Iterable[Boundary]:
-        """List the values that carry a pair, in the order of the data."""
         for node in self.network.graph.nodes:
             want = self.wanted.get(node)
             if want is not None:
@@ -277,26 +285,21 @@ class _Planner:
                 yield Boundary(node.name, readers, quantizes=True, group=self.groups.find(node).name)
 
     def _watched(self, nodes: list[fx.Node]) -> Iterable[Boundary]:
-        """List what another target would want quantised: results of layers with weights, operands of sums."""
+        """List what another target would want quantized: results of layers with weights, operands of sums."""
         seen = set(self.wanted)
         for node in nodes:
             module = self.network.module_of(node)
-            kind = type(module).__name__
-            values = [node] if kind in _WATCHED else []
-            if kind in _JOINTS:
-                values = [node, *self._tensors(node)]
-            for value in values:
+            watched = module.watched if isinstance(module, QuantizableModule) else _WATCHED.get(type(module), ())
+            values = [node] if Point.OUTPUT in watched else []
+            for value in (*values, *(self._tensors(node) if Point.INPUT in watched else ())):
                 if value not in seen:
                     seen.add(value)
                     yield Boundary(value.name, (), quantizes=False, group=value.name)
 
 
 _GATES = (nn.Sigmoid, nn.Hardsigmoid)
-_JOINTS = frozenset({"Add", "FusedAddReLU", "Concat", "Multiply", "FusedAdaptiveAvgPool2d", "MaxPool2d"})
-_WATCHED = frozenset({
-    "FusedConvBN", "FusedConvBNReLU", "FusedConvBNReLUMaxPool", "FusedConvBNAdd", "FusedConvBNAddReLU",
-    "FusedConvTransposeBN", "FusedConvTransposeBNReLU",
-})  # fmt: skip
+# Of torch's own modules; fused ones say it themselves.
+_WATCHED: dict[type, tuple[Point, ...]] = {nn.MaxPool2d: (Point.OUTPUT, Point.INPUT)}
 
 
 def _first_line(pattern: type[Pattern]) -> str:

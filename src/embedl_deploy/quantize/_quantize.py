@@ -1,6 +1,6 @@
-"""Place, calibrate, cure, and find float islands: one call."""
+"""Place, calibrate, correct, and find float islands: one call."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,22 +8,19 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from embedl_deploy._graph import Example
-from embedl_deploy.backend import Backend, get_backend
+from embedl_deploy._graph.network import Example
+from embedl_deploy.backend import Backend
 from embedl_deploy.errors import InputError, QuantizationError
-from embedl_deploy.nn.samples import carry_samples, keeping_samples
-from embedl_deploy.pattern import Pattern
-from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, calibrate, describe
-from embedl_deploy.quantize._calibration import Calibration
+from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, calibrate, describe, keeping_samples
 from embedl_deploy.quantize._config import MaxDrop, ModulesToSkip, QuantConfig
-from embedl_deploy.quantize._cures import Cure, Cures, Patient, Sample, halves, run_sample, treat
-from embedl_deploy.quantize._insert import insert_qdq, network_of
-from embedl_deploy.quantize._placement import Placement, plan_placement
-from embedl_deploy.quantize._report import QuantReport, put_report
-from embedl_deploy.quantize._search import find_islands
-from embedl_deploy.quantize._sensitivity import sensitivity
-from embedl_deploy.quantize._skip import Skip
+from embedl_deploy.quantize._corrections import QuantState, Sample, apply_corrections, halves, run_sample
+from embedl_deploy.quantize._histogram import Calibration
+from embedl_deploy.quantize._insert import insert_qdq, transformed_network
+from embedl_deploy.quantize._placement import Placement, Skip, plan_placement
+from embedl_deploy.quantize._quantization import Correction, Corrections, Trial, put_quantization, quantization_of
+from embedl_deploy.quantize._sensitivity import find_islands, sensitivity
 from embedl_deploy.quantize._training import freeze_weights as bake_weights
+from embedl_deploy.target import TargetLike, choose_backend
 
 _SAMPLE = 32
 
@@ -34,36 +31,32 @@ def plan_qdq(
     config: QuantConfig | None = None,
     *,
     backend: Backend | str | None = None,
+    target: TargetLike | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Placement:
-    """Say for every layer of a transformed model whether it will be quantised, and why; print it to read it.
+    """Say for every layer of a transformed model whether it will be quantized, and why; print it to read it.
 
     Raises:
-        QuantizationError: The model was not transformed, the backend quantises nothing, or a skip means no layer.
-        BackendSelectionError: No backend was given and none is active.
+        QuantizationError: The model was not transformed, the backend quantizes nothing, or a skip means no layer.
+        BackendSelectionError: Neither backend nor target was given and no backend is active.
     """
     config = config or QuantConfig()
-    backend = get_backend(backend)
-    patterns = _patterns(backend)
-    network = network_of(model)
+    backend = choose_backend(backend, target)
+    if not backend.quantized_patterns:
+        raise QuantizationError(
+            f"the backend '{backend.name}' has no quantized patterns; choose another with set_backend."
+        )
+    network = transformed_network(model)
     if args is not None or kwargs is not None:
         network.example = Example(tuple(args or ()), kwargs or {})
+    patterns = (*backend.smooth_patterns, *backend.quantized_patterns)
     placement = plan_placement(network, patterns, Skip(network, config.skip))
-    if not any(one.pattern for one in placement.layers):
+    if not any(decision.pattern for decision in placement.layers):
         raise QuantizationError(
-            f"no layer of this model is one the backend '{backend.name}' quantises; "
+            f"no layer of this model is one the backend '{backend.name}' quantizes; "
             "call transform(model, args) with the patterns of the same backend first."
         )
     return replace(placement, integer_kernels=backend.integer_kernels, symmetric=backend.symmetric_activations)
-
-
-def _patterns(backend: Backend) -> Sequence[type[Pattern]]:
-    """Return a backend's placement patterns."""
-    if not backend.quantized_patterns:
-        raise QuantizationError(
-            f"the backend '{backend.name}' has no quantised patterns; choose another with set_backend."
-        )
-    return (*backend.smooth_patterns, *backend.quantized_patterns)
 
 
 def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to each stage)
@@ -74,25 +67,29 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
     freeze_weights: bool = False,
     *,
     backend: Backend | str | None = None,
+    target: TargetLike | None = None,
     kwargs: Mapping[str, Any] | None = None,
-    cures: Cures = (),
-    target: MaxDrop | None = None,
+    corrections: Corrections = (),
+    goal: MaxDrop | None = None,
     progress: bool = False,
 ) -> fx.GraphModule:
-    """Quantise a transformed model: place, calibrate, cure, and find float islands where a goal is given.
+    """Quantize a transformed model: place, calibrate, correct, and find float islands where a goal is given.
+
+    How it was done is `quantization_of` the result.
 
     Args:
         model: What `transform` made; it is not changed, and the result has weights of its own.
         args: Example inputs, for rules that look at shapes; they are the only calibration batch when there is no other,
             and the report says so.
-        config: How tensors are quantised and what is left out.
+        config: How tensors are quantized and what is left out.
         forward_loop: The calibration data, as `calibrate` takes it.
-        freeze_weights: Bake the quantised weights in; the result is then not made for training.
-        backend: The target, itself or by name; the active one when `None`.
+        freeze_weights: Bake the quantized weights in; the result is then not made for training.
+        backend: Whose placement, itself or by name; the active one when neither it nor `target` is given.
+        target: What the model is for, instead of a backend.
         kwargs: Example keyword inputs.
-        cures: What may be tried against errors, where its symptom shows: one or several, themselves or by name;
-            ``tuple(Cure)`` for all. Needs data that can be run twice.
-        target: A goal for a metric; layers are left float until it is met.
+        corrections: What may be tried against errors, where its symptom shows: one or several, themselves or by name;
+            ``tuple(Correction)`` for all. Needs data that can be run twice.
+        goal: What a metric must reach; layers are left float until it does.
         progress: Count batches on the error stream.
 
     Raises:
@@ -100,32 +97,24 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
         CalibrationError: The data is missing or unusable.
         InputError: The model does not take the example inputs.
         UnknownBackendError: No installed backend has this name.
-        BackendSelectionError: No backend was given and none is active.
+        BackendSelectionError: Neither backend nor target was given and no backend is active.
     """
-    backend = get_backend(backend)
-    config = config or QuantConfig()
-    chosen = Cure.chosen(cures)
+    chosen = Correction.chosen(corrections)
     data = _data(args, kwargs, forward_loop, again=bool(chosen))
     if forward_loop is not None and not (args is None and kwargs is None):
         _try_example(model, args, kwargs)
-    job = _Job(model, args, kwargs, config, backend, data, chosen)
-    first, report = job.run(progress=progress)
-    result = first
-    if target is not None:
-        result, report = job.search(first, report, target)
-        carry_samples(first, result)
-    put_report(result, replace(report, example_only=forward_loop is None))
+    job = _Job(model, args, kwargs, config or QuantConfig(), choose_backend(backend, target), data, chosen)
+    result = job.run(progress=progress)
+    if goal is not None:
+        result = job.search(result, goal)
+    put_quantization(result, replace(quantization_of(result), example_only=forward_loop is None))
     if freeze_weights:
         bake_weights(result)
     return result
 
 
 def _try_example(model: nn.Module, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> None:
-    """Run the example inputs: rules look at their shapes, so those that do not fit would be answered wrongly.
-
-    Raises:
-        InputError: The model does not take them.
-    """
+    """Run the example inputs: rules look at their shapes, so those that do not fit would be answered wrongly."""
     try:
         run_sample(model, (tuple(args or ()), dict(kwargs or {})))
     except Exception as exc:
@@ -142,24 +131,21 @@ def _data(
     *,
     again: bool,
 ) -> ForwardLoop | Calibration:
-    """Return what to calibrate with.
-
-    Raises:
-        QuantizationError: There is nothing, or it can be run only once and is needed again.
-    """
     if given is None:
         if args is None and kwargs is None:
             raise QuantizationError("there is nothing to calibrate with; give forward_loop=batches, or args at least.")
         return [tuple(args)] if args is not None else [dict(kwargs or {})]
     if again and (isinstance(given, Calibration | Iterator)):
         what = "statistics of an earlier run" if isinstance(given, Calibration) else "an iterator, which runs only once"
-        raise QuantizationError(f"cures need the data again and forward_loop is {what}; give a list or a data loader.")
+        raise QuantizationError(
+            f"corrections need the data again and forward_loop is {what}; give a list or a data loader."
+        )
     return given
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One quantisation, to be run with this or that layer left float."""
+    """One quantization, to be run with this or that layer left float."""
 
     model: nn.Module
     args: tuple[Any, ...] | None
@@ -167,20 +153,22 @@ class _Job:
     config: QuantConfig
     backend: Backend
     data: ForwardLoop | Calibration
-    cures: Collection[Cure]
+    corrections: Collection[Correction]
 
-    def run(self, *, progress: bool = False) -> tuple[fx.GraphModule, QuantReport]:
-        """Place, calibrate and cure."""
+    def run(self, *, progress: bool = False) -> fx.GraphModule:
         placement = plan_qdq(self.model, self.args, self.config, backend=self.backend, kwargs=self.kwargs)
         result = insert_qdq(self.model, placement, self.config)
-        with keeping_samples(result):
+        with keeping_samples(result) as samples:
             calibration = calibrate(result, self.data, progress=progress)
-        if not self.cures or isinstance(self.data, Calibration):
-            return result, QuantReport(placement, calibration)
-        sample, held = halves(self.sample(result))
-        patient = Patient(result, self.data, sample, held, run_sample(self.model, held), calibration)
-        treatments = tuple(treat(patient, self.cures))
-        return result, QuantReport(placement, patient.calibration, treatments)
+        trials: list[Trial] = []
+        if self.corrections and not isinstance(self.data, Calibration):
+            sample, held = halves(self.sample(result))
+            state = QuantState(result, self.data, sample, held, run_sample(self.model, held), calibration)
+            trials = apply_corrections(state, self.corrections)
+            calibration = state.calibration
+        record = replace(quantization_of(result), calibration=calibration, trials=tuple(trials), samples=tuple(samples))
+        put_quantization(result, record)
+        return result
 
     def sample(self, model: fx.GraphModule) -> Sample:
         """Return one call to judge by: the first batches, or the example inputs when the user runs the data."""
@@ -188,28 +176,25 @@ class _Job:
             return tuple(self.args or ()), dict(self.kwargs or {})
         return _first_batches(model, self.data)
 
-    def search(
-        self, result: fx.GraphModule, report: QuantReport, target: MaxDrop
-    ) -> tuple[fx.GraphModule, QuantReport]:
-        """Leave layers float until the goal is met."""
-        args, kwargs = self.sample(result)
-        costs = sensitivity(result, args, kwargs=kwargs)
-        ranking = [one.place for one in costs.layers]
-        reports: dict[tuple[str, ...], QuantReport] = {(): report}
+    def search(self, first: fx.GraphModule, goal: MaxDrop) -> fx.GraphModule:
+        args, kwargs = self.sample(first)
+        costs = sensitivity(first, args, kwargs=kwargs)
+        record = quantization_of(first)
 
         def build(islands: tuple[str, ...]) -> fx.GraphModule:
             skip = self.config.skip
             wider = ModulesToSkip((*skip.stub, *islands), (*skip.weight, *islands), (*skip.smooth, *islands))
-            # Without cures the statistics of the first run serve every placement: no data is run again.
-            source = self.data if self.cures else report.calibration
-            job = replace(self, config=replace(self.config, skip=wider), data=source)
-            built, found = job.run()
-            reports[islands] = replace(found, placement=found.placement.with_islands(islands))
-            return built
+            # Without corrections the statistics of the first run serve every placement: no data is run again.
+            source = self.data if self.corrections else record.calibration
+            return replace(self, config=replace(self.config, skip=wider), data=source).run()
 
         assert isinstance(self.model, fx.GraphModule)
-        found, search = find_islands(build, result, self.model, ranking, target)
-        return found, replace(reports[search.islands], search=search, sensitivity=costs)
+        result, search = find_islands(build, first, self.model, [cost.place for cost in costs.layers], goal)
+        found = quantization_of(result)
+        placement = found.placement.with_islands(search.islands)
+        samples = found.samples or record.samples
+        put_quantization(result, replace(found, placement=placement, search=search, sensitivity=costs, samples=samples))
+        return result
 
 
 def _first_batches(model: fx.GraphModule, data: Iterable[Any]) -> Sample:
@@ -219,7 +204,7 @@ def _first_batches(model: fx.GraphModule, data: Iterable[Any]) -> Sample:
     count = 0
     for batch in data:
         calls.append(as_call(batch, inputs))
-        leaves = [one for one in pytree.tree_leaves(calls[-1]) if isinstance(one, torch.Tensor) and one.ndim]
+        leaves = [leaf for leaf in pytree.tree_leaves(calls[-1]) if isinstance(leaf, torch.Tensor) and leaf.ndim]
         count += leaves[0].shape[0] if leaves else 1
         if count >= _SAMPLE:
             break

@@ -8,7 +8,7 @@ What a range loses is read off running sums over the bins, one look per candidat
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -24,40 +24,39 @@ _MOST_STEPS = 4096
 _STRIDE = 4
 
 
-def solve(statistics: Histogram, config: TensorQuantConfig, form: NumberFormat) -> Bounds:
-    """Return the range a method finds, always inside what was seen and always with zero in it."""
-    return solve_all([statistics], config, form)[0]
-
-
 def solve_all(statistics: Sequence[Histogram], config: TensorQuantConfig, form: NumberFormat) -> list[Bounds]:
     """Return the ranges a method finds for several tensors of one format."""
-    seen = [(min(one.low, 0.0), max(one.high, 0.0)) for one in statistics]
-    used = [at for at, (low, high) in enumerate(seen) if low < high]
+    seen = [(min(histogram.low, 0.0), max(histogram.high, 0.0)) for histogram in statistics]
+    used = [index for index, (low, high) in enumerate(seen) if low < high]
     if used:
-        found = _METHODS[config.calibration_method]([statistics[at] for at in used], config, form)
-        for at, (low, high) in zip(used, found, strict=True):
-            seen[at] = (max(min(low, 0.0), seen[at][0]), min(max(high, 0.0), seen[at][1]))
+        found = _METHODS[config.calibration_method]([statistics[index] for index in used], config, form)
+        for index, (low, high) in zip(used, found, strict=True):
+            seen[index] = (max(min(low, 0.0), seen[index][0]), min(max(high, 0.0), seen[index][1]))
     return seen
 
 
 def _minmax(statistics: Sequence[Histogram], _config: TensorQuantConfig, _form: NumberFormat) -> list[Bounds]:
-    """Keep everything."""
-    return [(one.low, one.high) for one in statistics]
+    return [(histogram.low, histogram.high) for histogram in statistics]
 
 
 def _moving_average(statistics: Sequence[Histogram], _config: TensorQuantConfig, _form: NumberFormat) -> list[Bounds]:
-    """Keep the mean of the batches' ends."""
-    return [(float(one.low_sum / one.batches), float(one.high_sum / one.batches)) for one in statistics]
+    return [
+        (float(histogram.low_sum / histogram.batches), float(histogram.high_sum / histogram.batches))
+        for histogram in statistics
+    ]
 
 
 def _percentile(statistics: Sequence[Histogram], config: TensorQuantConfig, form: NumberFormat) -> list[Bounds]:
     """Leave out a part of the values: at both ends, or of the magnitudes when the range is symmetric."""
-    counts = torch.stack([one.counts for one in statistics])
-    widths = torch.tensor([2.0**one.exponent for one in statistics], dtype=torch.float64)
+    counts = torch.stack([histogram.counts for histogram in statistics])
+    widths = torch.tensor([2.0**histogram.exponent for histogram in statistics], dtype=torch.float64)
     part = config.percentile / 100
     if form.signed:
         tops = (_first(counts[:, HALF:] + counts[:, :HALF].flip(1), part) + 1) * widths
-        return [(max(-top, one.low), min(top, one.high)) for top, one in zip(tops.tolist(), statistics, strict=True)]
+        return [
+            (max(-top, histogram.low), min(top, histogram.high))
+            for top, histogram in zip(tops.tolist(), statistics, strict=True)
+        ]
     highs = (_first(counts, part) + 1 - HALF) * widths
     lows = -(_first(counts.flip(1), part) + 1 - HALF) * widths
     return list(zip(lows.tolist(), highs.tolist(), strict=True))
@@ -71,26 +70,18 @@ def _first(counts: torch.Tensor, part: float) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class _Table:
-    """Histograms of several tensors, ready to be asked about ranges.
+    """Histograms of several tensors, a row each, ready to be asked about ranges."""
 
-    Attributes:
-        bounds: Least and largest value, a row per tensor.
-        widths: Of the bins, a row per tensor.
-        form: What the values become.
-        counts: Values per bin, a row per tensor.
-    """
-
-    bounds: torch.Tensor
-    widths: torch.Tensor
-    form: NumberFormat
-    counts: torch.Tensor
+    bounds: torch.Tensor  # Least and largest value.
+    widths: torch.Tensor  # Of the bins.
+    form: NumberFormat  # What the values become.
+    counts: torch.Tensor  # Values per bin.
 
     @classmethod
     def of(cls, statistics: Sequence[Histogram], form: NumberFormat) -> "_Table":
-        """Stack histograms."""
-        bounds = torch.tensor([(one.low, one.high) for one in statistics], dtype=torch.float64)
-        widths = torch.tensor([[2.0**one.exponent] for one in statistics], dtype=torch.float64)
-        return cls(bounds, widths, form, torch.stack([one.counts for one in statistics]).double())
+        bounds = torch.tensor([(histogram.low, histogram.high) for histogram in statistics], dtype=torch.float64)
+        widths = torch.tensor([[2.0**histogram.exponent] for histogram in statistics], dtype=torch.float64)
+        return cls(bounds, widths, form, torch.stack([histogram.counts for histogram in statistics]).double())
 
     def cuts(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ranges cut off at smaller and smaller magnitudes: the shorter end stays until it is reached."""
@@ -108,7 +99,6 @@ class _Table:
         return scale, (form.low - point) * scale, (form.high - point) * scale
 
     def bins(self, value: torch.Tensor) -> torch.Tensor:
-        """Return how many bins have their middle below a value."""
         inner = self.widths.reshape(-1, *[1] * (value.ndim - 1))
         return (torch.ceil(value / inner - 0.5) + HALF).clamp(0, 2 * HALF).long()
 
@@ -117,7 +107,6 @@ class _Table:
         return torch.nn.functional.pad(values.cumsum(1), (1, 0))
 
     def edges(self, scale: torch.Tensor, bottom: torch.Tensor) -> torch.Tensor:
-        """Return the borders between codes, for every range."""
         if self.form.precision is Precision.FP8:
             codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).double()
             known = torch.unique(codes[codes.isfinite()])
@@ -128,21 +117,20 @@ class _Table:
         return bottom[..., None] + (torch.arange(count) * wide + 0.5) * scale[..., None]
 
 
-def _at(sums: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Read running sums of every tensor at several places."""
+def _read_at(sums: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return sums.gather(1, index.flatten(1)).reshape(index.shape)
 
 
 def _errors(table: _Table) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return a function that tells the squared errors of ranges."""
     counts = table.counts
-    centres = (torch.arange(-HALF, HALF) + 0.5) * table.widths
-    number, first, second = (table.running(counts * centres**power) for power in range(3))
+    centers = (torch.arange(-HALF, HALF) + 0.5) * table.widths
+    number, first, second = (table.running(counts * centers**power) for power in range(3))
 
     def outside(end: torch.Tensor, index: torch.Tensor, sign: int) -> torch.Tensor:
-        parts = [_at(one, index) for one in (number, first, second)]
+        parts = [_read_at(sums, index) for sums in (number, first, second)]
         if sign > 0:
-            parts = [one[:, -1:] - part for one, part in zip((number, first, second), parts, strict=True)]
+            parts = [sums[:, -1:] - part for sums, part in zip((number, first, second), parts, strict=True)]
         return parts[2] - 2 * end * parts[1] + end**2 * parts[0]
 
     def errors(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -150,9 +138,9 @@ def _errors(table: _Table) -> Callable[[torch.Tensor, torch.Tensor], torch.Tenso
         below, above = table.bins(bottom), table.bins(top)
         lost = outside(bottom, below, -1) + outside(top, above, 1)
         if table.form.precision is not Precision.FP8:
-            return lost + (_at(number, above) - _at(number, below)) * scale**2 / 12
+            return lost + (_read_at(number, above) - _read_at(number, below)) * scale**2 / 12
         edges = torch.cat([bottom[..., None], table.edges(scale, bottom), top[..., None]], -1)
-        return lost + (_at(number, table.bins(edges)).diff(dim=-1) * edges.diff(dim=-1) ** 2).sum(-1) / 12
+        return lost + (_read_at(number, table.bins(edges)).diff(dim=-1) * edges.diff(dim=-1) ** 2).sum(-1) / 12
 
     return errors
 
@@ -185,8 +173,10 @@ def _histogram(statistics: Sequence[Histogram], _config: TensorQuantConfig, form
 
 
 def _entropy(statistics: Sequence[Histogram], _config: TensorQuantConfig, form: NumberFormat) -> list[Bounds]:
-    """Keep the range for which the quantised distribution tells least apart from the clipped one."""
-    table = _without_zeros(_Table.of(statistics, form))
+    """Keep the range whose quantized distribution differs least from the clipped one."""
+    table = _Table.of(statistics, form)
+    # The bin at zero is leveled: every range has zero itself, and what a ReLU piles up there would outweigh the rest.
+    table.counts[:, HALF] = torch.minimum(table.counts[:, HALF], table.counts[:, HALF + 1])
     low, high = table.cuts()
     # Every fourth first, then those around the best: the divergence changes slowly from one to the next.
     coarse = _divergences(table, low[:, ::_STRIDE].contiguous(), high[:, ::_STRIDE].contiguous())
@@ -196,34 +186,24 @@ def _entropy(statistics: Sequence[Histogram], _config: TensorQuantConfig, form: 
     return _pairs(*_best(low, high, _divergences(table, low, high)))
 
 
-def _without_zeros(table: _Table) -> _Table:
-    """Level the bin at zero: every range has zero itself, and what a ReLU piles up there would outweigh the rest."""
-    counts = table.counts.clone()
-    counts[:, HALF] = torch.minimum(counts[:, HALF], counts[:, HALF + 1])
-    return replace(table, counts=counts)
-
-
 def _divergences(table: _Table, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """Return how far the quantised distribution of every range is from the clipped one.
+    """Return how far the quantized distribution of every range is from the clipped one.
 
-    Values outside go to the outermost filled bins; inside a step the quantised side spreads its values evenly over the
+    Values outside go to the outermost filled bins; inside a step the quantized side spreads its values evenly over the
     bins that are filled.
     """
     counts, filled = table.counts, table.counts > 0
-    number, bins, logs = (
-        table.running(counts),
-        table.running(filled.double()),
-        table.running(torch.xlogy(counts, counts)),
-    )
+    number, bins, logs = map(table.running, (counts, filled.double(), torch.xlogy(counts, counts)))
     begin, end = table.bins(low), table.bins(high)
     scale, bottom, _ = table.steps(low, high)
     inner = table.bins(table.edges(scale, bottom)).clamp(begin[..., None], end[..., None])
     borders = torch.cat([begin[..., None], inner, end[..., None]], -1)
-    mass, held = _at(number, borders).diff(dim=-1), _at(bins, borders).diff(dim=-1)
+    mass, held = _read_at(number, borders).diff(dim=-1), _read_at(bins, borders).diff(dim=-1)
     level = torch.log((mass / held.clamp(min=1)).clamp(min=1e-300))
-    total, kept = number[:, -1:], _at(number, end) - _at(number, begin)
-    left, right = _at(number, begin), total - _at(number, end)
-    value = _at(logs, end) - _at(logs, begin) - torch.where(mass > 0, mass * level, torch.zeros_like(mass)).sum(-1)
+    total, kept = number[:, -1:], _read_at(number, end) - _read_at(number, begin)
+    left, right = _read_at(number, begin), total - _read_at(number, end)
+    value = _read_at(logs, end) - _read_at(logs, begin)
+    value = value - torch.where(mass > 0, mass * level, torch.zeros_like(mass)).sum(-1)
     value = value - (held - 1).clamp(min=0).sum(-1) / 2
     for outer, index in ((left, 0), (right, -1)):
         edge = _edge_counts(table, begin, end, index)
@@ -236,21 +216,21 @@ def _divergences(table: _Table, low: torch.Tensor, high: torch.Tensor) -> torch.
 def _outermost(mass: torch.Tensor, level: torch.Tensor, index: int) -> torch.Tensor:
     """Return the value of the first (0) or last (-1) step that is not empty."""
     used = (mass > 0).int()
-    at = used.argmax(-1) if index == 0 else used.shape[-1] - 1 - used.flip(-1).argmax(-1)
-    return level.gather(-1, at[..., None])[..., 0]
+    place = used.argmax(-1) if index == 0 else used.shape[-1] - 1 - used.flip(-1).argmax(-1)
+    return level.gather(-1, place[..., None])[..., 0]
 
 
-def _edge_counts(table: _Table, begin: torch.Tensor, end: torch.Tensor, at: int) -> torch.Tensor:
+def _edge_counts(table: _Table, begin: torch.Tensor, end: torch.Tensor, side: int) -> torch.Tensor:
     """Return the count of the first (0) or last (-1) filled bin of every range."""
     filled = table.counts > 0
     place = torch.arange(2 * HALF).expand_as(table.counts)
-    if at == 0:
+    if side == 0:
         nearest = torch.where(filled, place, 2 * HALF - 1).flip(1).cummin(1).values.flip(1)
-        index = _at(nearest, begin.clamp(max=2 * HALF - 1))
+        index = _read_at(nearest, begin.clamp(max=2 * HALF - 1))
     else:
         nearest = torch.where(filled, place, 0).cummax(1).values
-        index = _at(nearest, (end - 1).clamp(min=0))
-    return _at(table.counts, index)
+        index = _read_at(nearest, (end - 1).clamp(min=0))
+    return _read_at(table.counts, index)
 
 
 _METHODS: dict[CalibrationMethod, Callable[[Sequence[Histogram], TensorQuantConfig, NumberFormat], list[Bounds]]] = {

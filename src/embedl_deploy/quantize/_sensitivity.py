@@ -1,71 +1,94 @@
-"""Which layers cost accuracy, from one cached pass.
+"""Which layers cost accuracy, from one cached pass; and the fewest to leave float so that a goal is met.
 
-The float model runs once. At every quantised layer the error that quantising it alone makes is computed beside it and
+The float model runs once. At every quantized layer the error that quantizing it alone makes is computed beside it and
 kept. Backward passes from random directions of the output then tell how much of each error arrives there: to first
 order, the output's noise from layer l is the mean over directions v of (∂(v·output)/∂y_l · e_l)².
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from embedl_deploy._run import evaluating
-from embedl_deploy._table import table
-from embedl_deploy.nn import QuantizedConv, QuantizedLinear, QuantStub
-from embedl_deploy.quantize._cures import floating, tensors
-from embedl_deploy.quantize._insert import run_layer, setup_of, stubs_of, weighted_of
+from embedl_deploy._graph.run import evaluating
+from embedl_deploy.errors import QuantizationError
+from embedl_deploy.nn import QuantizedLayer, QuantStub
+from embedl_deploy.quantize._calibrate import floating
+from embedl_deploy.quantize._config import MaxDrop
+from embedl_deploy.quantize._corrections import float_tensors, watching_layers
+from embedl_deploy.quantize._insert import layers_of, stubs_of
+from embedl_deploy.quantize._quantization import LayerCost, Search, Sensitivity, quantization_of
 
-Layer = QuantizedConv | QuantizedLinear
+Build = Callable[[tuple[str, ...]], fx.GraphModule]
 
 
-@dataclass(frozen=True)
-class LayerCost:
-    """What quantising one layer costs.
+def find_islands(
+    build: Build, first: fx.GraphModule, float_model: fx.GraphModule, ranking: list[str], goal: MaxDrop
+) -> tuple[fx.GraphModule, Search]:
+    """Return the model with the fewest islands found, and the search.
 
-    Attributes:
-        place: Its qualified name in the user's model.
-        noise: Power of the noise it puts on the model's outputs, as a part of their own power.
-        share: Its part of the noise of all layers.
+    The shortest prefix of the ranking that meets the goal is found by bisection; then each of its layers is put back
+    if the goal still holds without it.
+
+    Args:
+        build: Makes a calibrated model with the given layers float.
+        first: The model without islands.
+        float_model: What the goal is measured from.
+        ranking: Layers, the dearest first.
+        goal: What the metric must reach.
     """
+    judge = _Judge(build, goal, {(): first})
+    whole = judge.measure(float_model)
+    allowed = whole - goal.drop
+    most = min(goal.most_islands, len(ranking))
+    if judge.metric(()) >= allowed:
+        return judge.result((), whole, allowed)
+    if judge.metric(tuple(ranking[:most])) < allowed:
+        best = max(judge.seen, key=lambda islands: (judge.seen[islands], -len(islands)))
+        return judge.result(best, whole, allowed)
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if judge.metric(tuple(ranking[:middle])) >= allowed else (middle, high)
+    islands = tuple(ranking[:high])
+    for name in reversed(islands[:-1]):
+        fewer = tuple(island for island in islands if island != name)
+        if judge.metric(fewer) >= allowed:
+            islands = fewer
+    return judge.result(islands, whole, allowed)
 
-    place: str
-    noise: float
-    share: float
 
+class _Judge:
+    """Builds and measures models, each once."""
 
-@dataclass(frozen=True)
-class Sensitivity:
-    """What quantising each layer costs, the dearest first.
+    def __init__(self, build: Build, goal: MaxDrop, built: dict[tuple[str, ...], fx.GraphModule]) -> None:
+        self._build = build
+        self._goal = goal
+        self._built = built
+        self.seen: dict[tuple[str, ...], float] = {}
 
-    Attributes:
-        layers: One cost per quantised layer.
-        method: How it was found out.
-        unit: What `LayerCost.noise` is.
-    """
+    def measure(self, model: fx.GraphModule) -> float:
+        found = float(self._goal.metric(model))
+        if found != found:  # noqa: PLR0124 (NaN is the one number that differs from itself)
+            raise QuantizationError("the metric returned NaN; it must return a number, larger is better.")
+        return found
 
-    layers: tuple[LayerCost, ...]
-    method: str = "estimated: first-order noise of each layer alone at the model's outputs"
-    unit: str = "noise power / output power"
+    def metric(self, islands: tuple[str, ...]) -> float:
+        if islands not in self.seen:
+            self._built = {islands: self._built.get(islands) or self._build(islands)}
+            self.seen[islands] = self.measure(self._built[islands])
+        return self.seen[islands]
 
-    def __str__(self) -> str:
-        rows = [
-            (one.place, f"{-10 * torch.log10(torch.tensor(max(one.noise, 1e-30))):.1f}", f"{one.share:.1%}")
-            for one in self.layers
-        ]
-        return table(("layer", "alone, dB", "of all noise"), rows)
+    def result(self, islands: tuple[str, ...], whole: float, allowed: float) -> tuple[fx.GraphModule, Search]:
+        model = self._built.get(islands) or self._build(islands)
+        return model, Search(islands, whole, self.seen[islands], allowed, len(self.seen))
 
 
 def sensitivity(
-    model: nn.Module,
-    args: tuple[Any, ...] = (),
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    probes: int = 8,
+    model: nn.Module, args: tuple[Any, ...] = (), *, kwargs: Mapping[str, Any] | None = None, probes: int = 8
 ) -> Sensitivity:
-    """Estimate what each quantised layer of a calibrated model costs, without quantising them one by one.
+    """Estimate what each quantized layer of a calibrated model costs, without quantizing them one by one.
 
     Args:
         model: A calibrated model.
@@ -76,50 +99,39 @@ def sensitivity(
     Raises:
         QuantizationError: The model has no pairs.
     """
-    setup = setup_of(model)
+    placement = quantization_of(model).placement
     assert isinstance(model, fx.GraphModule)
-    places = {f"{_target(model, one.node)}.": one.place for one in setup.placement.quantized}
-    found = _probe(model, args, dict(kwargs or {}), probes)
+    targets = {node.name: str(node.target) for node in model.graph.nodes}
+    places = {f"{targets[decision.node]}.": decision.place for decision in placement.quantized}
+    found = _probe(model, args, kwargs or {}, probes)
     costs: dict[str, float] = {}
     for name, noise in found.items():
         place = next((place for prefix, place in places.items() if name.startswith(prefix)), name)
         costs[place] = costs.get(place, 0.0) + noise
     total = sum(costs.values()) or 1.0
     rows = [LayerCost(place, noise, noise / total) for place, noise in costs.items()]
-    return Sensitivity(tuple(sorted(rows, key=lambda one: -one.noise)))
+    return Sensitivity(tuple(sorted(rows, key=lambda cost: -cost.noise)))
 
 
-def _target(model: fx.GraphModule, name: str) -> str:
-    """Return what a node calls."""
-    return next(str(node.target) for node in model.graph.nodes if node.name == name)
-
-
-def _probe(model: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any], probes: int) -> dict[str, float]:
+def _probe(model: fx.GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], probes: int) -> dict[str, float]:
     """Run once forward and a few times backward; return the noise of every layer at the output."""
     inputs = _input_stubs(model)
     errors: dict[str, torch.Tensor] = {}
     results: dict[str, torch.Tensor] = {}
 
-    def hook(name: str, layer: Layer, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    def visit(name: str, layer: QuantizedLayer, value: torch.Tensor, result: torch.Tensor) -> torch.Tensor | None:
+        if layer.weight_quantizer is None:
+            return None
         with torch.no_grad():
             weight, bias = layer.folded()
-            rounded = weight if layer.weight_quantizer is None else layer.weight_quantizer.rounded(weight)
             stub = inputs.get(name)
-            errors[name] = run_layer(layer, value if stub is None else stub.rounded(value), rounded, bias) - result
+            given = value if stub is None else stub.rounded(value)
+            errors[name] = layer.run(given, layer.weight_quantizer.rounded(weight), bias) - result
         results[name] = result if result.requires_grad else result.detach().requires_grad_()
         return results[name]
 
-    handles = [
-        layer.register_forward_hook(lambda part, given, result, name=name: hook(name, part, given[0], result))
-        for name, layer in weighted_of(model)
-        if layer.weight_quantizer is not None
-    ]
-    try:
-        with floating(model), evaluating([model]), torch.enable_grad():
-            outputs = tensors(model(*args, **kwargs))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with watching_layers(model, visit), floating(model), evaluating([model]), torch.enable_grad():
+        outputs = float_tensors(model(*args, **kwargs))
     return _backward(outputs, results, errors, probes)
 
 
@@ -127,11 +139,11 @@ def _backward(
     outputs: list[torch.Tensor], results: dict[str, torch.Tensor], errors: dict[str, torch.Tensor], probes: int
 ) -> dict[str, float]:
     """Ask random directions of the output how much of every error arrives."""
-    power = sum(float(one.detach().double().pow(2).sum()) for one in outputs) or 1.0
+    power = sum(float(output.detach().double().pow(2).sum()) for output in outputs) or 1.0
     generator = torch.Generator().manual_seed(0)
     noise = dict.fromkeys(results, 0.0)
     for _ in range(probes):
-        total = sum((one * torch.randn(one.shape, generator=generator).to(one)).sum() for one in outputs)
+        total = sum((output * torch.randn(output.shape, generator=generator).to(output)).sum() for output in outputs)
         assert isinstance(total, torch.Tensor)
         grads = torch.autograd.grad(total, list(results.values()), retain_graph=True, allow_unused=True)
         for name, grad in zip(results, grads, strict=True):
@@ -146,7 +158,7 @@ def _input_stubs(model: fx.GraphModule) -> dict[str, QuantStub]:
     """Return the stub in front of every layer with weights, by the name of the layer's weights."""
     stubs = dict(stubs_of(model))
     found = {}
-    for name, _ in weighted_of(model):
+    for name, _ in layers_of(model):
         target = name.rpartition(".")[0]
         for node in model.graph.nodes:
             if node.op == "call_module" and node.target == target and isinstance(node.args[0], fx.Node):

@@ -1,22 +1,75 @@
 """Calibration data in shards, each on whoever is free; the sum is the single pass, to the last bit."""
 
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from embedl_deploy._extras import need
-from embedl_deploy.errors import CalibrationError
+from embedl_deploy.errors import CalibrationError, QuantizationError
 from embedl_deploy.quantize._calibrate import ForwardLoop, collect
-from embedl_deploy.quantize._calibration import Calibration
-from embedl_deploy.quantize._pack import pack, unpack
+from embedl_deploy.quantize._histogram import Calibration
+from embedl_deploy.quantize._quantization import Quantization, put_quantization, quantization_of
+
+_GRAPH = ("_graph", "_code", "_lineno_map", "_prologue_start")
+
+
+def pack(model: nn.Module) -> bytes:
+    record = quantization_of(model)
+    assert isinstance(model, fx.GraphModule)
+    place = {node: _Place(number) for number, node in enumerate(model.graph.nodes)}
+    parts = {
+        "nodes": [
+            (node.name, node.op, node.target, *fx.node.map_arg((node.args, node.kwargs), place.__getitem__), node.type)
+            for node in model.graph.nodes
+        ],
+        "codegen": model.graph._codegen,
+        "state": {name: value for name, value in model.__dict__.items() if name not in (*_GRAPH, "meta")},
+        "record": Quantization(record.placement, record.config, record.symmetric, record.groups),
+        "name": type(model).__name__,
+    }
+    target = io.BytesIO()
+    try:
+        torch.save(parts, target)
+    except Exception as exc:
+        raise QuantizationError(
+            f"this {parts['name']} cannot be sent to another process: {exc}. "
+            "Functions and classes that it refers to must be importable there: no lambdas, nothing of a notebook."
+        ) from exc
+    return target.getvalue()
+
+
+def unpack(data: bytes) -> fx.GraphModule:
+    """Return the model that `pack` was given. Only for bytes of our own: reading them runs code."""
+    parts = torch.load(io.BytesIO(data), weights_only=False)
+    root = nn.Module()
+    root.__dict__.update(parts["state"])
+    graph = fx.Graph()
+    nodes: list[fx.Node] = []
+    for name, op, target, args, kwargs, kind in parts["nodes"]:
+        nodes.append(graph.create_node(op, target, _as_nodes(args, nodes), _as_nodes(kwargs, nodes), name, kind))
+    graph.set_codegen(parts["codegen"])
+    model = fx.GraphModule(root, graph, parts["name"])
+    # The constructor takes what the graph mentions; names and order are those of the original.
+    model.__dict__.update(parts["state"])
+    put_quantization(model, parts["record"])
+    return model
+
+
+class _Place(int):
+    """The number of a node, where a node stood."""
+
+
+def _as_nodes(value: Any, nodes: list[fx.Node]) -> Any:
+    return fx.node.map_aggregate(value, lambda item: nodes[item] if isinstance(item, _Place) else item)
 
 
 class Spread(Protocol):
-    """Carries a function out on every item, somewhere: ``map``, an executor's ``map``, `over_ray`."""
+    """Calls a function on every item, somewhere: ``map``, an executor's ``map``, `over_ray`."""
 
     def __call__(self, function: Callable[[Any], Any], items: Iterable[Any], /) -> Iterable[Any]:
         """Return the results, in any order."""
@@ -75,15 +128,15 @@ def over_ray(address: str | None = None, *, cpus: float = 1.0) -> Spread:
             _join(ray, address)
         # Once into the object store, from where each host fetches it once.
         sent = ray.put(function)
-        carry_out = ray.remote(num_cpus=cpus)(_carry_out)
-        waiting = [carry_out.remote(sent, item) for item in items]
+        call = ray.remote(num_cpus=cpus)(_call)
+        waiting = [call.remote(sent, item) for item in items]
         try:
             while waiting:
                 done, waiting = ray.wait(waiting, num_returns=1)
                 yield ray.get(done[0])
         finally:
-            for one in waiting:
-                ray.cancel(one, force=True)
+            for job in waiting:
+                ray.cancel(job, force=True)
 
     return spread
 
@@ -95,5 +148,5 @@ def _join(ray: Any, address: str | None) -> None:
     ray.init(address=address or "local", log_to_driver=False, logging_level="error", **alone)
 
 
-def _carry_out(function: Callable[[Any], Any], item: Any) -> Any:
+def _call(function: Callable[[Any], Any], item: Any) -> Any:
     return function(item)

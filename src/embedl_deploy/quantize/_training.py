@@ -4,17 +4,16 @@ A calibrated model trains with an ordinary loop. Rounding passes gradients strai
 the weights, scales of activations stay as calibrated, unless `learn_ranges` makes them parameters.
 """
 
-from collections.abc import Iterable
-
 import torch
 from torch import nn
 
-from embedl_deploy.nn import QuantizedConv, QuantStub, WeightQuantizer
-from embedl_deploy.quantize._insert import setup_of, stubs_of, weighted_of
+from embedl_deploy.nn import QuantizedConv, Quantizer, WeightQuantizer
+from embedl_deploy.quantize._insert import layers_of, stubs_of
+from embedl_deploy.quantize._quantization import quantization_of
 
 
 def learn_ranges(model: nn.Module, *, activations: bool = True, weights: bool = False) -> list[nn.Parameter]:
-    """Let gradient move scales, in place, and return them (give them to the optimiser, with a small rate).
+    """Let gradient move scales, in place, and return them (give them to the optimizer, with a small rate).
 
     Args:
         model: A calibrated model.
@@ -24,17 +23,16 @@ def learn_ranges(model: nn.Module, *, activations: bool = True, weights: bool = 
     Raises:
         QuantizationError: The model has no pairs.
     """
-    groups = setup_of(model).groups
+    groups = quantization_of(model).groups
     made: dict[str, nn.Parameter] = {}
     if activations:
         for name, stub in stubs_of(model):
             if stub.quantizes and stub.calibrated and stub.fixed is None:
                 leader = groups.get(name, name)
-                if leader not in made:
-                    made[leader] = _learn(stub)
+                made[leader] = made.get(leader) or _learn(stub)
                 _share(stub, made[leader])
     if weights:
-        for name, layer in weighted_of(model):
+        for name, layer in layers_of(model):
             if layer.weight_quantizer is not None and layer.weight_quantizer.calibrated:
                 made[f"{name}.weight"] = _learn(layer.weight_quantizer)
     return list(made.values())
@@ -42,9 +40,9 @@ def learn_ranges(model: nn.Module, *, activations: bool = True, weights: bool = 
 
 def freeze_ranges(model: nn.Module) -> None:
     """Stop every scale from moving, in place: learned ones stay where they are, those of weights no longer follow."""
-    setup_of(model)
-    for part in _quantizers(model):
-        if part.learned:
+    quantization_of(model)
+    for part in model.modules():
+        if isinstance(part, Quantizer) and part.learned:
             scale = part.scale.detach().clone()
             del part.scale
             part.register_buffer("scale", scale)
@@ -54,44 +52,37 @@ def freeze_ranges(model: nn.Module) -> None:
 
 def freeze_batch_norm(model: nn.Module) -> None:
     """Stop batch norm statistics from moving, in place; `model.train()` keeps them still. For the last epochs."""
-    setup_of(model)
-    for _, layer in weighted_of(model):
+    quantization_of(model)
+    for _, layer in layers_of(model):
         if isinstance(layer, QuantizedConv):
             layer.batch_norm_frozen = True
 
 
 def freeze_weights(model: nn.Module) -> None:
-    """Bake the quantised weights in, in place: batch norm is folded and every weight is a multiple of its scale.
+    """Bake the quantized weights in, in place: batch norm is folded and every weight is a multiple of its scale.
 
     The model computes what it computed in eval mode, and exports the same file; it is no longer made for training.
 
     Raises:
         QuantizationError: The model has no pairs.
     """
-    setup_of(model)
+    quantization_of(model)
     with torch.no_grad():
-        for _, layer in weighted_of(model):
+        for _, layer in layers_of(model):
             weight, bias = layer.folded()
             if layer.weight_quantizer is not None and layer.weight_quantizer.calibrated:
                 training, layer.weight_quantizer.training = layer.weight_quantizer.training, False
                 weight = layer.weight_quantizer(weight)
                 layer.weight_quantizer.training = training
                 layer.weight_quantizer.follows = False
-            holder = layer.conv if isinstance(layer, QuantizedConv) else layer.linear
-            holder.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
+            layer.source.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
             if bias is not None:
-                holder.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
+                layer.source.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
             if isinstance(layer, QuantizedConv):
                 layer.bn = None
 
 
-def _quantizers(model: nn.Module) -> Iterable[QuantStub | WeightQuantizer]:
-    """Yield everything that has a scale."""
-    return (part for part in model.modules() if isinstance(part, QuantStub | WeightQuantizer))
-
-
-def _learn(part: QuantStub | WeightQuantizer) -> nn.Parameter:
-    """Turn a scale into a parameter."""
+def _learn(part: Quantizer) -> nn.Parameter:
     if isinstance(part.scale, nn.Parameter):
         return part.scale
     scale = nn.Parameter(part.scale.detach().clone())
@@ -99,8 +90,7 @@ def _learn(part: QuantStub | WeightQuantizer) -> nn.Parameter:
     return scale
 
 
-def _share(part: QuantStub | WeightQuantizer, scale: nn.Parameter) -> None:
-    """Let a part use this parameter as its scale."""
+def _share(part: Quantizer, scale: nn.Parameter) -> None:
     if part.scale is not scale:
         del part.scale
         part.register_parameter("scale", scale)

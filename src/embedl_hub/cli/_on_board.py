@@ -2,82 +2,56 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core import HubContext
-from embedl_hub.core.compile import ONNXRuntimeCompiler
-from embedl_hub.core.device import EmbedlONNXRuntimeConfig
-from embedl_hub.core.invoke import ONNXRuntimeInvoker
-from embedl_hub.core.profile import ONNXRuntimeProfiler
+from embedl_hub.core.document import ProfileDocument, read_document
+from embedl_hub.core.toolchain import board_toolchain
 from embedl_hub.errors import CompileError, ConfigError
-from embedl_hub.toolchain.refusal import RefusedError, needed_packages
+from embedl_hub.refusal import RefusedError, needed_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
     import numpy as np
 
-    from embedl_hub.core.compile import ONNXRuntimeCompiledModel
+    from embedl_hub.core.component import CompiledModel
     from embedl_hub.core.device import Device
     from embedl_hub.core.invoke import Parity
-    from embedl_hub.core.profile import ONNXRuntimeProfilingResult
-    from embedl_hub.toolchain.installing import BoardPython
-    from embedl_hub.toolchain.model import Tensor
+    from embedl_hub.core.profile import ProfilingResult
+    from embedl_hub.machine.install import BoardPython
+    from embedl_hub.models.onnx_file import Tensor
 
-TYPE = "embedl_onnxruntime"
-PACKAGES = ("numpy", "onnxruntime")
 _SAMPLES = 16
 _BATCHES_TAKEN = 16
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and what it is to be run on.
+    """A model and what it is to be run on."""
 
-    Attributes:
-        path: The ONNX file or its folder.
-        input_shape: The shape that compiling fixes; None where the model has one.
-        precision: What it computes in as it is: ``float32``, ``int8`` ...
-        data: Arrays by input name.
-        data_words: Where the data came from.
-        calibration: What INT8 is calibrated on; None for no INT8.
-        is_made_up: Whether the calibration is on made-up numbers.
-    """
-
-    path: Path
-    input_shape: tuple[int, ...] | None
-    precision: str
-    data: Mapping[str, np.ndarray]
-    data_words: str
-    calibration: Path | Mapping[str, np.ndarray] | None
-    is_made_up: bool
+    path: Path  # the ONNX file or its folder
+    input_shape: tuple[int, ...] | None  # the shape that compiling fixes; None where the model has one
+    precision: str  # what it computes in as it is: ``float32``, ``int8``
+    data: Mapping[str, np.ndarray]  # arrays by input name
+    data_words: str  # where the data came from
+    calibration: Path | Mapping[str, np.ndarray] | None  # what INT8 is calibrated on; None for no INT8
+    is_made_up: bool  # whether the calibration is on made-up numbers
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One precision on the board.
+    """One precision on the board."""
 
-    Attributes:
-        precision: What the compiled model computes in.
-        size_bytes: Of the compiled model.
-        profile: Its latency, verdict and memory.
-        latency_ms: The document's figures, with the interval of the median.
-        output: What it answers, by output name.
-        parity: How far that is: the first from this machine's answers, INT8 from the board's own float.
-        runs: The runs behind it, by step.
-    """
-
-    precision: str
-    size_bytes: int
-    profile: ONNXRuntimeProfilingResult
-    latency_ms: Mapping[str, float]
-    output: Mapping[str, np.ndarray]
-    parity: Parity
-    runs: Mapping[str, str]
+    precision: str  # what the compiled model computes in
+    size_bytes: int  # of the compiled model
+    profile: ProfilingResult  # its latency, verdict and memory
+    document: ProfileDocument  # its document, with every number and the interval of the median
+    output: Mapping[str, np.ndarray]  # what it answers, by output name
+    parity: Parity  # how far that is: the first from this machine's answers, INT8 from the board's own float
+    runs: Mapping[str, str]  # the runs behind it, by step
 
 
 @dataclass(frozen=True)
@@ -98,7 +72,7 @@ def read_subject(
 ) -> Subject:
     """Read a model and find data for it; everything that can be wrong here is said before a board is asked."""
     with needed_packages("ONNX Runtime models", "onnxruntime"):
-        from embedl_hub.toolchain import model as models  # noqa: PLC0415 - vendor packages on use
+        from embedl_hub.models import onnx_file as models  # noqa: PLC0415 - vendor packages on use
     try:
         graph = models.read_model(path)
         shape = input_shape if input_shape is not None else _batch_of_one(models.inputs_of(graph))
@@ -139,19 +113,17 @@ def _data(
     if given:
         return given, "your data"
     if calibration is not None:
-        from embedl_hub.toolchain.calibration import open_calibration  # noqa: PLC0415 - numpy on use
+        import numpy as np  # noqa: PLC0415 - importing a command must not cost numpy
 
-        return _first(list(islice(open_calibration(calibration, inputs).batches(), _BATCHES_TAKEN))), "calibration data"
+        from embedl_hub.models.calibration import open_calibration  # noqa: PLC0415 - numpy on use
+
+        first, *rest = islice(open_calibration(calibration, inputs).batches(), _BATCHES_TAKEN)
+        arrays = {
+            name: np.concatenate([array, *(batch[name] for batch in rest)]) if np.ndim(array) else array
+            for name, array in first.items()
+        }
+        return arrays, "calibration data"
     return {tensor.name: _made_up(tensor) for tensor in inputs}, "made-up numbers"
-
-
-def _first(batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    import numpy as np  # noqa: PLC0415 - importing a command must not cost numpy
-
-    return {
-        name: np.concatenate([batch[name] for batch in batches]) if np.ndim(batches[0][name]) else batches[0][name]
-        for name in batches[0]
-    }
 
 
 def _made_up(tensor: Tensor) -> np.ndarray:
@@ -169,22 +141,26 @@ def _made_up(tensor: Tensor) -> np.ndarray:
 
 def prepare(device: Device, home: Path, project: str, python: str | None) -> tuple[Device, BoardPython]:
     """Return the device with a Python that has what ONNX Runtime needs, put there if it had none."""
-    from embedl_hub.toolchain.installing import need_packages  # noqa: PLC0415 - only here
+    from embedl_hub.machine.install import need_packages  # noqa: PLC0415 - only here
 
-    config = device.provider_config or EmbedlONNXRuntimeConfig()
-    if device.provider_type != TYPE or not isinstance(config, EmbedlONNXRuntimeConfig):
+    toolchain = board_toolchain()
+    kind = toolchain.device_kinds[0]
+    given = device.provider_config or kind.config_class()
+    if device.provider_type != kind.type or not isinstance(given, kind.config_class):
         raise ConfigError(
-            f"Device {device.name!r} is of type {device.provider_type!r}; this needs one of type {TYPE!r}."
+            f"Device {device.name!r} is of type {device.provider_type!r}; this needs one of type {kind.type!r}."
         )
+    config: Any = given
     with HubContext(project, [device], home=home) as ctx:
-        found = need_packages(ctx, device.name, PACKAGES, python=python or config.python_path)
+        found = need_packages(ctx, device.name, toolchain.board_packages, python=python or config.python_path)
     return replace(device, provider_config=replace(config, python_path=found.path)), found
 
 
 def measure(ctx: HubContext, subject: Subject, say: Callable[[str], None]) -> Found:
     """Compile, profile and invoke a model on the context's one device, as it is and as INT8."""
     say(f"compiling, profiling and running {subject.path.name} ({subject.precision})")
-    plain = ONNXRuntimeCompiler(input_shape=subject.input_shape).run(ctx, subject.path)
+    compiler: Any = board_toolchain().compiler
+    plain = compiler(input_shape=subject.input_shape).run(ctx, subject.path)
     first = _figures(ctx, plain, subject, subject.precision, subject.path)
     notes = [f"Outputs are compared on {subject.data_words}."]
     if subject.calibration is None:
@@ -193,8 +169,8 @@ def measure(ctx: HubContext, subject: Subject, say: Callable[[str], None]) -> Fo
     try:
         # Whoever finds the run later must see it without this table.
         name = "INT8, calibrated on made-up numbers" if subject.is_made_up else None
-        compiler = ONNXRuntimeCompiler(name=name, input_shape=subject.input_shape, per_channel=True)
-        small = compiler.run(ctx, subject.path, calibration_data=subject.calibration)
+        step = compiler(name=name, input_shape=subject.input_shape, per_channel=True)
+        small = step.run(ctx, subject.path, calibration_data=subject.calibration)
     except CompileError as error:
         if not subject.is_made_up:
             raise
@@ -211,21 +187,20 @@ def measure(ctx: HubContext, subject: Subject, say: Callable[[str], None]) -> Fo
 
 def _figures(
     ctx: HubContext,
-    compiled: ONNXRuntimeCompiledModel,
+    compiled: CompiledModel,
     subject: Subject,
     precision: str,
     reference: Path | Mapping[str, np.ndarray],
 ) -> Figures:
-    profile = ONNXRuntimeProfiler().run(ctx, compiled)
-    answer = ONNXRuntimeInvoker().run(ctx, compiled, subject.data)
-    assert profile.output_file is not None  # noqa: S101 - every profile keeps its document
-    document = json.loads(profile.output_file.local().read_text(encoding="utf-8"))
+    toolchain: Any = board_toolchain()
+    profile = toolchain.profiler().run(ctx, compiled)
+    answer = toolchain.invoker().run(ctx, compiled, subject.data)
     artifacts = {"compile": compiled.path, "profile": profile.output_file, "invoke": answer.output_file}
     return Figures(
         precision,
         compiled.path.size_bytes,
         profile,
-        document["latency_ms"],
+        read_document(profile.output_file.local()),
         answer.output,
         answer.compare(reference),
         {step: artifact.run_id or "" for step, artifact in artifacts.items()},

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,39 +16,27 @@ import click
 from embedl_hub.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
+    from embedl_device.statistics import Ratio
     from embedl_hub.tracking import Store
 
 JSON_WANTED = "embedl_hub.json"
 _VERBOSITY = "embedl_hub.verbosity"
 
-home_option = click.option(
-    "--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given."
-)
-
-
-def _also_from_the_front(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
-    return value or bool(ctx.meta.get(JSON_WANTED))
-
-
+PATH = click.Path(path_type=Path)
+home_option = click.option("--home", type=PATH, help="The store's folder; found as for a run if not given.")
 json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_also_from_the_front, help="Print JSON for programs."
-)
+    "--json", "as_json", is_flag=True, help="Print JSON for programs.",
+    # It may stand before the command too.
+    callback=lambda ctx, _parameter, value: value or bool(ctx.meta.get(JSON_WANTED)),
+)  # fmt: skip
 
 
 def with_verbosity(command: click.Command) -> click.Command:
     """Let -v stand behind any command too."""
     if not any(parameter.name == "verbose" for parameter in command.params):
-        command.params.append(
-            click.Option(
-                ["-v", "--verbose"],
-                count=True,
-                expose_value=False,
-                callback=_set_verbosity,
-                help="Say more; twice or thrice for still more.",
-            )
-        )
+        more = "Say more; twice or thrice for still more."
+        names = ["-v", "--verbose"]
+        command.params.append(click.Option(names, count=True, expose_value=False, callback=_set_verbosity, help=more))
     for each in command.commands.values() if isinstance(command, click.Group) else ():
         with_verbosity(each)
     return command
@@ -71,9 +61,10 @@ class KindGroup(click.Group):
         except click.UsageError as error:
             import difflib  # noqa: PLC0415 - only after a slip
 
-            if close := difflib.get_close_matches(args[0], self.list_commands(ctx), 1):
-                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
-            raise click.UsageError(f"{error.message} Known: {', '.join(self.list_commands(ctx))}.", ctx) from None
+            known = self.list_commands(ctx)
+            close = difflib.get_close_matches(args[0], known, 1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."
+            raise click.UsageError(f"{error.message} {hint}", ctx) from None
 
 
 def open_store(home: Path | None) -> Store:
@@ -93,6 +84,21 @@ NETWORK = "(the network itself)"
 def emit(value: object) -> None:
     """Print a value as JSON."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def report(facts: object, *lines: str, as_json: bool) -> None:
+    """Print facts as JSON for programs, or lines for people."""
+    if as_json:
+        emit(facts)
+        return
+    for line in lines:
+        click.echo(line)
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """Return a ratio for people, with its interval where it has one."""
+    interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f}-{ratio.high:.3f})"
+    return f"× {ratio.value:.3f}{interval}"
 
 
 def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]], *, folds: bool = False) -> None:
@@ -200,3 +206,27 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
+
+
+def read_shape(text: str | None) -> tuple[int, ...] | None:
+    """Return the sizes that --input-shape gives."""
+    try:
+        return None if text is None else tuple(int(size) for size in re.split(r"[,x×]", text.rstrip(", ")))
+    except ValueError:
+        raise ConfigError(f"--input-shape is {text!r}; it must be sizes: 1,3,224,224.") from None
+
+
+def check_report_path(path: Path) -> None:
+    """Refuse a report that is not called like HTML."""
+    if path.suffix not in {".html", ".htm"}:
+        raise ConfigError(f"A report is an HTML file; name it .html, not {path.name!r}.")
+
+
+def write_report(store: Store, run_ids: Sequence[str], path: Path) -> None:
+    """Write one run, or several side by side, as one HTML file."""
+    from embedl_hub.page import export_comparison, export_run  # noqa: PLC0415 - an extra
+
+    if len(run_ids) == 1:
+        export_run(store, run_ids[0], path)
+    else:
+        export_comparison(store, run_ids, path)

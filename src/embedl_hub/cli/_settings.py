@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.errors import ConfigError, known
+from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     import tomlkit
 
 SETTINGS_FILE = "config.toml"
@@ -30,15 +29,33 @@ def read_settings(home: Path) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"The settings in {path} cannot be read: {error}.") from error
     if unknown := set(values) - set(_KEYS):
-        raise ConfigError(f"{path} holds {known(unknown)}; known: {known(_KEYS)}.")
+        raise ConfigError(f"{path} holds {quoted_list(unknown)}; known: {quoted_list(_KEYS)}.")
     if wrong := [key for key, value in values.items() if not isinstance(value, str)]:
-        raise ConfigError(f"{path}: {known(wrong)} must be text.")
+        raise ConfigError(f"{path}: {quoted_list(wrong)} must be text.")
     return values
 
 
 def project_in_use(home: Path | None, given: str | None) -> str:
     """Return the project to record under: the one given, else the home's, else ``default``."""
     return given or read_settings(find_home(home)).get("project") or DEFAULT_PROJECT
+
+
+def put_table(path: Path, group: str, name: str, values: Mapping[str, object]) -> None:
+    """Write one table of a group, ``[group.name]``, into a TOML file; tables inside it stand on one line."""
+    import tomlkit as kit  # noqa: PLC0415 - only for writing
+
+    def put(document: kit.TOMLDocument) -> None:
+        written = kit.table()
+        for key, value in values.items():
+            if isinstance(value, dict):
+                inline = kit.inline_table()
+                inline.update(value)
+                written[key] = inline
+            else:
+                written[key] = value
+        document.setdefault(group, kit.table(is_super_table=True))[name] = written
+
+    change_toml(path, put)
 
 
 def change_toml(path: Path, change: Callable[[tomlkit.TOMLDocument], Any]) -> None:

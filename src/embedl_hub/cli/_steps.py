@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import inspect
 import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from embedl_hub.cli._output import (
+    PATH,
     KindGroup,
     emit,
     home_option,
@@ -24,33 +26,20 @@ from embedl_hub.cli._output import (
 )
 from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.core import HubContext
-from embedl_hub.core.component import Component, RunType
-from embedl_hub.core.device import DEVICES_FILE, load_devices
-from embedl_hub.core.steps import (
-    StepOption,
-    components,
-    keep_model,
-    model_of,
-    options_of,
-    read_arrays,
-    run_of,
-    takes_device,
-)
-from embedl_hub.errors import ConfigError, ConnectError, TrackingError, known
-from embedl_hub.tracking import find_home
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from embedl_hub.core.device import Device
-    from embedl_hub.tracking import Run
+from embedl_hub.core.component import Component, RunType, load_provider, provider_types
+from embedl_hub.core.device import DEVICES_FILE, Device, load_devices
+from embedl_hub.core.document import headlines
+from embedl_hub.core.steps import StepOption, keep_model, model_of, options_of, read_arrays, run_of, takes_device
+from embedl_hub.core.toolchain import components
+from embedl_hub.errors import ConfigError, ConnectError, TrackingError, quoted_list
+from embedl_hub.tracking import Run, find_home
 
 
 class StepGroup(KindGroup):
     """One command per toolchain, made from its component when it is asked for."""
 
-    def __init__(self, run_type: RunType, **settings: Any) -> None:  # noqa: ANN401 - click's own
-        super().__init__(**settings)
+    def __init__(self, name: str, run_type: RunType, summary: str) -> None:
+        super().__init__(name, help=f"{summary}: one command per toolchain, with the options of its component.")
         self.run_type = run_type
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -66,20 +55,15 @@ def _as_click(option: StepOption) -> click.Option:
     flag = f"--{option.name.replace('_', '-')}"
     form = "An .npz file, or NAME=FILE.npy, as often as needed." if option.takes_arrays else ""
     help_text = f"{option.text} {form}".strip()
-    if option.annotation == "bool":
+    if option.is_flag:
         return click.Option([f"{flag}/--no-{flag[2:]}", option.name], default=None, help=help_text)
-    return click.Option(
-        [flag, option.name],
-        required=option.is_required,
-        multiple=option.takes_arrays,
-        help=help_text,
-        metavar=option.form,
-    )
+    many, names = option.takes_arrays, [flag, option.name]
+    return click.Option(names, required=option.is_required, multiple=many, help=help_text, metavar=option.form)
 
 
 def _read(option: StepOption, given: Any) -> Any:  # noqa: ANN401 - what click made of it, what the component takes
     """Return the value for the component."""
-    if option.annotation == "bool":
+    if option.is_flag:
         return given
     if option.takes_arrays:
         return read_arrays(given)
@@ -93,49 +77,36 @@ def _command_of(name: str, component: type[Component]) -> click.Command:
     options = options_of(component)
 
     def call(model: str, **given: Any) -> None:  # noqa: ANN401 - generated options
-        places = {
-            key: given.pop(key)
-            for key in ("home", "project", "device", "here", "run_name", "tags", "as_json", "output")
-        }
-        values = {option.name: _read(option, given[option.name]) for option in options if _is_given(given[option.name])}
-        _carry_out(component, model, values, _Wishes(**places))
+        places = {field.name: given.pop(field.name) for field in dataclasses.fields(_StepSettings)}
+        values = {each.name: _read(each, given[each.name]) for each in options if given[each.name] not in (None, ())}
+        _run_step(component, model, values, _StepSettings(**places))
 
     doc = (inspect.getdoc(component) or "").partition("\n")[0]
+    for provider_type in provider_types():
+        load_provider(provider_type, fail=False)
     types = ", ".join(sorted(component.provider_types()))
-    command = click.Command(
-        name,
-        callback=call,
-        short_help=doc if types else f"{doc} No installed package carries it out.",
-        help=f"{doc}\n\nMODEL is {_model_help(component)}\n\nCarried out by: {types or 'no installed package'}.",
-    )
+    model_help = "the id of the run that compiled it, or of one that used it, or a file of the runtime's own format."
+    if component.run_type is RunType.COMPILE:
+        model_help = "a file, or the id of a run whose source is to be compiled."
+    text = f"{doc}\n\nMODEL is {model_help}\n\nProviders: {types or 'none installed'}."
+    short = doc if types else f"{doc} No provider is installed."
+    command = click.Command(name, callback=call, short_help=short, help=text)
     command.params = [click.Argument(["model"]), *(_as_click(option) for option in options)]
     for decorate in _PLACE_OPTIONS:
         decorate(command)
     return command
 
 
-def _is_given(value: object) -> bool:
-    return value is not None and value != ()
-
-
 _PLACE_OPTIONS = (
-    click.option("--device", help="The device; the one in use, else the first that serves, if not given."),
+    click.option("--device", help="The device; the one in use, else the first compatible one, if not given."),
     click.option("--here", is_flag=True, help="On this machine, whatever devices there are."),
     click.option("--project", help="Record under this project; the one in use if not given."),
     click.option("--name", "run_name", help="What the run is called."),
     click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A label to find the run by."),
-    click.option(
-        "--output", type=click.Path(path_type=Path), help="Also put the result (model, profile, outputs) here."
-    ),
+    click.option("--output", type=PATH, help="Also put the result (model, profile, outputs) here."),
     home_option,
     json_option,
 )
-
-
-def _model_help(component: type[Component]) -> str:
-    if component.run_type is RunType.COMPILE:
-        return "a file, or the id of a run whose source is to be compiled."
-    return "the id of the run that compiled it, or of one that used it, or a file of the runtime's own format."
 
 
 @contextlib.contextmanager
@@ -165,7 +136,7 @@ def open_context(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Wishes:
+class _StepSettings:
     """Where a step is to run, where it is recorded, and what becomes of its result."""
 
     home: Path | None
@@ -178,44 +149,40 @@ class _Wishes:
     output: Path | None
 
 
-def _carry_out(component: type[Component], model: str, values: dict[str, Any], wishes: _Wishes) -> None:
-    here, chosen = wishes.here, wishes.device or read_settings(find_home(wishes.home)).get("device")
-    if here and wishes.device:
+def chosen_device(home: Path | None, device: str | None, *, here: bool) -> str | None:
+    """Return the device given, else the one in use; None for --here, or when the first compatible one is meant."""
+    if here and device:
         raise click.UsageError("--device and --here contradict each other.")
-    with open_context(wishes.home, wishes.project, here=here, tags=pairs(wishes.tags)) as ctx:
+    return None if here else device or read_settings(find_home(home)).get("device")
+
+
+def _run_step(component: type[Component], model: str, values: dict[str, object], settings: _StepSettings) -> None:
+    here, chosen = settings.here, chosen_device(settings.home, settings.device, here=settings.here)
+    if chosen is not None and not takes_device(component):
+        raise ConfigError(f"{component.__name__} takes no device.")
+    with open_context(settings.home, settings.project, here=here, tags=pairs(settings.tags)) as ctx:
         subject = find_model(ctx, component, model)
-        step: Any = component(name=wishes.run_name)
-        where = "this machine" if here else chosen or "the first device that serves"
-        with working(f"{component.__name__}: {model} on {where}"), _choice_said(is_chosen=here or bool(chosen)):
-            result = step.run(ctx, subject, **_with_device(component, None if here else chosen), **values)
+        step: Any = component(name=settings.run_name)
+        where = "this machine" if here else chosen or "the first compatible device"
+        if takes_device(component):
+            values["device"] = chosen
+        try:
+            with working(f"{component.__name__}: {model} on {where}"):
+                result = step.run(ctx, subject, **values)
+        except ConnectError as error:
+            if here or chosen:
+                raise
+            raise ConnectError(
+                f"{error} No device was named, so it went to the first compatible one; --device NAME takes another, "
+                "--here this machine."
+            ) from error
         run = run_of(ctx, result)
-    if wishes.output is not None:
-        copy_result(run, wishes.output)
-    if wishes.as_json:
+    if settings.output is not None:
+        copy_result(run, settings.output)
+    if settings.as_json:
         emit(step_facts(run))
     else:
         _show(run)
-
-
-@contextlib.contextmanager
-def _choice_said(*, is_chosen: bool) -> Iterator[None]:
-    """Say why that device, when one that nobody named cannot be reached."""
-    try:
-        yield
-    except ConnectError as error:
-        if is_chosen:
-            raise
-        raise ConnectError(
-            f"{error} No device was named, so it went to the first one that serves; --device NAME takes another, "
-            "--here this machine."
-        ) from error
-
-
-def _with_device(component: type[Component], device: str | None) -> dict[str, str | None]:
-    takes = takes_device(component)
-    if device is not None and not takes:
-        raise ConfigError(f"{component.__name__} takes no device.")
-    return {"device": device} if takes else {}
 
 
 def find_model(ctx: HubContext, component: type[Component], model: str) -> Any:  # noqa: ANN401 - a path or a compiled model
@@ -223,19 +190,23 @@ def find_model(ctx: HubContext, component: type[Component], model: str) -> Any: 
     wants_path = component.run_type is RunType.COMPILE
     if Path(model).exists():
         return Path(model) if wants_path else keep_model(ctx, component, Path(model))
+    return model_of(ctx, component, find_run(ctx, model))
+
+
+def find_run(ctx: HubContext, model: str) -> Run:
+    """Return the run that a word which is no file names."""
     assert ctx.client.store is not None  # noqa: S101 - the command line always tracks
     try:
-        run = ctx.client.store.run(model)
+        return ctx.client.store.run(model)
     except TrackingError as error:
         raise ConfigError(f"{model!r} is neither a file here nor a run: {error}") from error
-    return model_of(ctx, component, run)
 
 
 def copy_result(run: Run, target: Path) -> None:
     """Copy what a run made to a place of the user's."""
     artifact = run.artifacts.get("path") or run.artifacts.get("output_file")
     if artifact is None:
-        raise ConfigError(f"Run {run.id} made no file; it logged {known(run.artifacts)}.")
+        raise ConfigError(f"Run {run.id} made no file; it logged {quoted_list(run.artifacts)}.")
     target = target / artifact.file_name if target.is_dir() else target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -247,23 +218,11 @@ def copy_result(run: Run, target: Path) -> None:
         raise ConfigError(f"The result cannot be copied to {target}: {error}. It is kept in run {run.id}.") from error
 
 
-_HEADLINE = (
-    ("latency_median", "ms"), ("latency", "ms"), ("latency_p90", "ms"), ("latency_p99", "ms"), ("fps", "1/s"),
-    ("load_time", "ms"), ("first_latency", "ms"), ("peak_memory_mb", "MB"), ("model_size_mb", "MB"),
-    ("calibration_cosine", ""), ("conversion_error", "of the range"), ("quantization_sqnr_db", "dB"),
-    ("iterations", ""),
-)  # fmt: skip
-
-
-def step_facts(run: Run) -> dict[str, Any]:
+def step_facts(run: Run) -> dict[str, object]:
     """Return what a program wants to know of a step."""
     return {
         "run": run.id,
-        "project": run.project,
-        "type": run.type,
-        "component": run.component,
-        "provider": run.provider,
-        "device": run.device,
+        **{name: getattr(run, name) for name in ("project", "type", "component", "provider", "device")},
         "metrics": {metric.name: metric.value for metric in run.metrics},
         **{name: run.params[name].value if name in run.params else None for name in ("verdict", "verdict_reason")},
         "artifacts": {name: str(artifact.local_path) for name, artifact in run.artifacts.items()},
@@ -272,22 +231,20 @@ def step_facts(run: Run) -> dict[str, Any]:
 
 def _show(run: Run) -> None:
     rows = [("run", run.id), ("by", f"{run.provider} on {run.device or 'this machine'}")]
-    rows += [(name, number(metric.value, unit)) for name, unit in _HEADLINE if (metric := run.metric(name))]
+    rows += [(row.key, number(metric.value, row.unit)) for row in headlines() if (metric := run.metric(row.key))]
     if "int8_kernels" in run.params:
         rows.append(("INT8 made for", str(run.params["int8_kernels"].value)))
     if "prediction" in run.params:
-        told: Any = run.params["prediction"].value
-        rows.append(
-            ("INT8 predicted", f"{told['speedup']:.2f}x as fast as float ({told['low']:.2f} to {told['high']:.2f})")
-        )
+        gain: Any = run.params["prediction"].value
+        text = f"{gain['speedup']:.2f}x as fast as float ({gain['low']:.2f} to {gain['high']:.2f})"
+        rows.append(("INT8 predicted", text))
     if "from_cache" in run.params and run.params["from_cache"].value:
         rows.append(("from cache", "yes: the same model was compiled with the same options before"))
     if "verdict" in run.params:
         reason = run.params.get("verdict_reason")
         rows.append(("verdict", f"{run.params['verdict'].value}: {reason.value if reason else ''}"))
-    for name in ("path", "output_file"):
-        if name in run.artifacts:
-            rows.append(("result", str(run.artifacts[name].local_path)))
+    names = [name for name in ("path", "output_file") if name in run.artifacts]
+    rows += [("result", str(run.artifacts[name].local_path)) for name in names]
     if run.type == RunType.INFERENCE:
         rows += _outputs(run)
     table(None, rows)

@@ -7,11 +7,10 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from typing import Any
 
 import click
 
-from embedl_hub.cli._output import emit, json_option
+from embedl_hub.cli._output import json_option, report
 from embedl_hub.credentials import KEY_VARIABLE, URL_VARIABLE, Server, find_server, forget_server, keep_server
 from embedl_hub.errors import ConfigError, ConnectError
 
@@ -34,29 +33,23 @@ def command(url: str | None, check: bool, remove: bool, as_json: bool) -> None:
         raise click.UsageError("--remove goes alone.")
     if remove:
         was_there = forget_server()
-        _tell({"removed": was_there}, "Forgotten." if was_there else "There was nothing to forget.", as_json=as_json)
+        report({"removed": was_there}, "Forgotten." if was_there else "There was nothing to forget.", as_json=as_json)
         return
     if url:
         path = keep_server(url, _read_key())
         if not check:
-            _tell({"file": str(path), "url": url}, f"Kept in {path}, for you alone.", as_json=as_json)
+            report({"file": str(path), "url": url}, f"Kept in {path}, for you alone.", as_json=as_json)
             return
     server = find_server()
     if server is None:
         raise ConfigError(f"No server is known. Name one: embedl-hub auth URL, or set {URL_VARIABLE}.")
-    facts: dict[str, Any] = {"url": server.url, "source": server.source, "has_key": server.key is not None}
-    words = f"{server.url} ({'with' if server.key else 'without'} a key, from {server.source})"
+    facts: dict[str, object] = {"url": server.url, "source": server.source, "has_key": server.key is not None}
+    text = f"{server.url} ({'with' if server.key else 'without'} a key, from {server.source})"
     if check:
-        facts["projects"] = ask(server)
-        words = f"{server.url} takes the key; projects you can see: {', '.join(facts['projects']) or 'none'}."
-    _tell(facts, words, as_json=as_json)
-
-
-def _tell(facts: dict[str, Any], words: str, *, as_json: bool) -> None:
-    if as_json:
-        emit(facts)
-    else:
-        click.echo(words)
+        projects = ask(server)
+        facts["projects"] = projects
+        text = f"{server.url} takes the key; projects you can see: {', '.join(projects) or 'none'}."
+    report(facts, text, as_json=as_json)
 
 
 def _read_key() -> str:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
-from embedl_hub.cli._output import as_value, emit, home_option, json_option
+from embedl_hub.cli._output import as_value, home_option, json_option, report
 from embedl_hub.cli.log import attached
 from embedl_hub.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 _HOW = "param NAME VALUE, metric NAME NUMBER [STEP], tag NAME VALUE, or the same as JSON"
 
@@ -45,11 +43,9 @@ def command(run_id: str, home: Path | None, as_json: bool) -> None:
     values = _read(sys.stdin)
     with attached(home, run_id) as run:
         run.log_batch(values.params, values.metrics, values.tags)
-    counts = {"params": len(values.params), "metrics": len(values.metrics), "tags": len(values.tags)}
-    if as_json:
-        emit({"run": run.id, **counts})
-    else:
-        click.echo(f"Recorded {', '.join(f'{count} {what}' for what, count in counts.items())}.")
+    counts = {name: len(logged) for name, logged in vars(values).items()}
+    text = f"Recorded {', '.join(f'{count} {name}' for name, count in counts.items())}."
+    report({"run": run.id, **counts}, text, as_json=as_json)
 
 
 def _read(lines: Iterable[str]) -> _Values:
@@ -59,7 +55,7 @@ def _read(lines: Iterable[str]) -> _Values:
         if not text or text.startswith("#"):
             continue
         try:
-            _take(values, json.loads(text) if text.startswith("{") else _words(text))
+            _add(values, **(json.loads(text) if text.startswith("{") else _split(text)))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"Line {number} cannot be recorded: {text!r:.200} ({error}). A line is: {_HOW}. Nothing was recorded."
@@ -67,23 +63,24 @@ def _read(lines: Iterable[str]) -> _Values:
     return values
 
 
-def _words(text: str) -> dict[str, Any]:
+def _split(text: str) -> dict[str, object]:
     words = shlex.split(text)
     if len(words) < 3:
         raise ValueError("a kind, a name and a value are needed")
     kind, name, value, *rest = words
     if len(rest) > (kind == "metric"):
         raise ValueError("too many words; put text with spaces in quotation marks")
-    fact: dict[str, Any] = {"kind": kind, "name": name, "value": as_value(value) if kind == "param" else value}
-    return {**fact, "step": int(rest[0])} if rest else fact
+    step = int(rest[0]) if rest else None
+    return {"kind": kind, "name": name, "value": as_value(value) if kind == "param" else value, "step": step}
 
 
-def _take(values: _Values, fact: dict[str, Any]) -> None:
-    if fact["kind"] == "param":
-        values.params[fact["name"]] = fact["value"]
-    elif fact["kind"] == "metric":
-        values.metrics.append((fact["name"], float(fact["value"]), fact.get("step")))
-    elif fact["kind"] == "tag":
-        values.tags[fact["name"]] = fact["value"]
-    else:
-        raise ValueError(f"there is no kind {fact['kind']!r}")
+def _add(values: _Values, kind: str, name: str, value: Any, step: int | None = None, **_: object) -> None:  # noqa: ANN401 - any JSON value
+    match kind:
+        case "param":
+            values.params[name] = value
+        case "metric":
+            values.metrics.append((name, float(value), step))
+        case "tag":
+            values.tags[name] = value
+        case _:
+            raise ValueError(f"there is no kind {kind!r}")

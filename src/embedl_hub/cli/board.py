@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,37 +11,38 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedl_hub.cli._output import (
+    PATH,
     RUINED,
     alarm,
     as_value,
+    check_report_path,
     emit,
     home_option,
     json_option,
     number,
     pairs,
+    read_shape,
     size,
     table,
     working,
+    write_report,
 )
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.cli.device import write_device
-from embedl_hub.comparison import compare
+from embedl_hub.comparison import Comparison, compare
 from embedl_hub.core import HubContext
-from embedl_hub.core.device import DEVICES_FILE, make_device, read_devices
+from embedl_hub.core.device import DEVICES_FILE, Device, make_device, read_devices
+from embedl_hub.core.document import headlines
 from embedl_hub.core.steps import read_arrays
+from embedl_hub.core.toolchain import board_toolchain
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import check_name, find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from embedl_hub.cli._on_board import Figures, Found
-    from embedl_hub.comparison import Comparison
-    from embedl_hub.core.device import Device
-    from embedl_hub.toolchain.installing import BoardPython
+    from embedl_hub.machine.install import BoardPython
 
 _ADDRESS = re.compile(r"(?:(?P<username>[^@\s]+)@)?(?P<host>\[[^\]\s]+\]|[^@:\s]+)(?::(?P<port>\d+))?")
-_TYPE = "embedl_onnxruntime"
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,7 @@ class _Target:
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting: threads=2, min_seconds=5.")
 @click.option("--input-shape", metavar="N,N,...", help="Fixes an open shape; an open batch alone becomes 1.")
 @click.option(
-    "--calibration-data",
-    type=click.Path(path_type=Path),
-    help="A folder of .npy or .npz files, or one .npz: what INT8 is calibrated on.",
+    "--calibration-data", type=PATH, help="A folder of .npy or .npz files, or one .npz: what INT8 is calibrated on."
 )
 @click.option("--input-data", multiple=True, metavar="PATH", help="What both are run on: an .npz, or NAME=FILE.npy.")
 @click.option("--float-only", is_flag=True, help="No INT8.")
@@ -97,20 +97,29 @@ def command(  # noqa: PLR0913, PLR0917 - click's options
         raise click.UsageError("--float-only and --calibration-data contradict each other.")
     from embedl_hub.cli import _on_board as steps  # noqa: PLC0415 - --help must not pay for it
 
-    shape = None if input_shape is None else _shape(input_shape)
-    subject = steps.read_subject(model, shape, read_arrays(input_data), calibration_data, with_int8=not float_only)
+    subject = steps.read_subject(
+        model, read_shape(input_shape), read_arrays(input_data), calibration_data, with_int8=not float_only
+    )
     folder = find_home(home)
     ssh = {
         "port": port, "identity_file": identity, "jump_host": jump_host, "known_hosts": known_hosts,
         "config_file": config_file,
     }  # fmt: skip
     target = _target(address, name, folder / DEVICES_FILE, ssh, pairs(settings))
-    report = report or Path(f"{model.stem}-{_file_word(target.device.name)}.html")
-    _check_report(report)
-    say = _silent if as_json else _say
+    report = report or Path(f"{model.stem}-{re.sub(r'[^A-Za-z0-9._-]+', '-', target.device.name)}.html")
+    # Refused before a board has measured for minutes what could not be written afterwards.
+    check_report_path(report)
+    if not report.absolute().parent.is_dir():
+        raise ConfigError(f"There is no folder {report.absolute().parent} for the report; make it first.")
     device = target.device
+
+    def say(text: str) -> None:
+        # Programs that read JSON want nothing else.
+        if not as_json:
+            click.echo(f"{target.device.name}: {text}", err=True)
+
     try:
-        say(f"{device.name}: connecting, looking for Python with {' and '.join(steps.PACKAGES)}")
+        say(f"connecting, looking for Python with {' and '.join(board_toolchain().board_packages)}")
         with working(f"preparing {device.name}"):
             device, found_python = steps.prepare(device, folder, project_in_use(home, project), python)
         if name is not None and not target.is_kept:
@@ -118,68 +127,29 @@ def command(  # noqa: PLR0913, PLR0917 - click's options
             write_device(folder / DEVICES_FILE, name, {**target.table, "config": config})
         with HubContext(project_in_use(home, project), [device], home=folder) as ctx:
             with working(f"measuring on {device.name}"):
-                found = steps.measure(ctx, subject, lambda text: say(f"{device.name}: {text}"))
+                found = steps.measure(ctx, subject, say)
             store = ctx.client.store
             assert store is not None  # noqa: S101 - the command line always tracks
             runs = [figures.runs["profile"] for figures in found.figures]
             comparison = compare([store.run(run) for run in runs]) if len(runs) > 1 else None
-            _write_report(store, runs, report)
+            write_report(store, runs, report)
     finally:
         if callable(close := getattr(target.device.runner, "close", None)):
             close()
     ruined = [] if subject.is_made_up else [each for each in found.figures if each.parity.is_ruined]
     if as_json:
-        emit(
-            {
-                **_as_dict(device.name, found_python, found, comparison, report),
-                "ruined": [each.precision for each in ruined],
-            }
-        )
+        facts = _as_dict(device.name, found_python, found, comparison, report)
+        emit({**facts, "ruined": [each.precision for each in ruined]})
         click.get_current_context().exit(int(bool(ruined)))
     for each in ruined:
         alarm(f"{each.precision} on {device.name}: {RUINED}")
     _show(found, comparison, subject.is_made_up)
-    click.echo(f"Python there: {found_python.path}, {_packages(found_python)}.")
+    packages = ", ".join(f"{package} {version}" for package, version in found_python.packages.items())
+    click.echo(f"Python there: {found_python.path}, {packages}.")
     if name is not None:
         click.echo(f"The board is kept as device {name!r}: embedl-hub board {name} MODEL, or --device {name} anywhere.")
     click.echo(f"The report: {report.absolute()}. Every run: embedl-hub ui --home {folder}")
     click.get_current_context().exit(int(bool(ruined)))
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-
-
-def _silent(_: str) -> None:
-    """Programs that read JSON want nothing else."""
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in re.split(r"[,x×]", text) if word.strip())
-    except ValueError:
-        raise ConfigError(f"--input-shape is {text!r}; it must be sizes: 1,3,224,224.") from None
-
-
-def _file_word(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
-
-
-def _check_report(path: Path) -> None:
-    """Refuse before a board has measured for minutes what could not be written afterwards."""
-    if path.suffix not in {".html", ".htm"}:
-        raise ConfigError(f"A report is an HTML file; name it .html, not {path.name!r}.")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"There is no folder {path.absolute().parent} for the report; make it first.")
-
-
-def _write_report(store: Any, runs: Sequence[str], path: Path) -> None:  # noqa: ANN401 - a store
-    from embedl_hub.page import export_comparison, export_run  # noqa: PLC0415 - an extra
-
-    if len(runs) == 1:
-        export_run(store, runs[0], path)
-    else:
-        export_comparison(store, runs, path)
 
 
 def _target(address: str, name: str | None, path: Path, ssh: Mapping[str, Any], settings: Mapping[str, str]) -> _Target:
@@ -191,7 +161,8 @@ def _target(address: str, name: str | None, path: Path, ssh: Mapping[str, Any], 
         if given or name is not None:
             raise click.UsageError(f"{address!r} is a kept device; change it with: embedl-hub device edit {address}")
         values = dict(kept[address])
-        return _Target(_make(address, {**values, "config": {**values.get("config", {}), **config}}, path), values, True)
+        changed = {**values, "config": {**values.get("config", {}), **config}}
+        return _Target(make_device(address, changed, where=str(path)), values, True)
     if name is not None and name in kept:
         raise ConfigError(
             f"There is a device {name!r} in {path} already; say its name instead of an address, or take another name."
@@ -202,17 +173,17 @@ def _target(address: str, name: str | None, path: Path, ssh: Mapping[str, Any], 
     for key in ("identity_file", "known_hosts", "config_file"):
         if key in given:
             given[key] = str(given[key].expanduser().absolute())
-    values = {"type": _TYPE, "ssh": {**parts, **given}, **({"config": config} if config else {})}
+    values = {
+        "type": board_toolchain().device_kinds[0].type,
+        "ssh": {**parts, **given},
+        **({"config": config} if config else {}),
+    }
     title = name or address
     check_name("device name", title)
-    return _Target(_make(title, values, path), values, False)
+    return _Target(make_device(title, values, where=str(path)), values, False)
 
 
-def _make(name: str, values: Mapping[str, Any], path: Path) -> Device:
-    return make_device(name, values, where=str(path))
-
-
-def _parse(address: str, kept: Mapping[str, Any]) -> dict[str, Any]:
+def _parse(address: str, kept: Mapping[str, Any]) -> dict[str, object]:
     found = _ADDRESS.fullmatch(address)
     if found is None:
         devices = f" Kept devices: {', '.join(kept)}." if kept else ""
@@ -226,34 +197,31 @@ def _parse(address: str, kept: Mapping[str, Any]) -> dict[str, Any]:
 
 def _show(found: Found, comparison: Comparison | None, is_made_up: bool) -> None:
     figures = found.figures
+    metrics = [each.document.metrics() for each in figures]
     rows = [
         ("latency, median", *(_latency(each) for each in figures)),
         ("verdict on it", *(str(each.profile.verdict) for each in figures)),
-        ("frames per second", *(number(each.profile.fps.value if each.profile.fps else None) for each in figures)),
-        ("peak memory", *(number(_value(each.profile.peak_memory_mb), "MB") for each in figures)),
+        *(
+            (row.title.lower(), *(number(values.get(row.key), row.unit) for values in metrics))
+            for row in headlines()
+            if row.per_second or (row.column and not row.is_speed and any(row.key in values for values in metrics))
+        ),
         ("model", *(size(each.size_bytes) for each in figures)),
         ("outputs", *_outputs(figures, is_made_up)),
         ("profile run", *(each.runs["profile"] for each in figures)),
     ]
     table(("", *(each.precision for each in figures)), rows, folds=True)
     for each in figures:
-        if each.profile.verdict != "stable":
+        if each.profile.verdict is None or not each.profile.verdict.is_stable:
             click.echo(f"! {each.precision}: {each.profile.verdict_reason}")
-    if comparison is not None:
-        for line in comparison.headline():
-            click.echo(line)
-    for note in found.notes:
-        click.echo(note)
+    for line in (*(() if comparison is None else comparison.headline()), *found.notes):
+        click.echo(line)
 
 
 def _latency(figures: Figures) -> str:
-    times = figures.latency_ms
-    off = max(times["median"] - times["median_low"], times["median_high"] - times["median"])
-    return f"{number(times['median'], 'ms')} ± {off:.2g}"
-
-
-def _value(metric: Any) -> float | None:  # noqa: ANN401 - a metric or nothing
-    return None if metric is None else metric.value
+    times = figures.document.latency_ms
+    median, low, high = times.median or 0.0, times.median_low or 0.0, times.median_high or 0.0
+    return f"{number(median, 'ms')} ± {max(median - low, high - median):.2g}"
 
 
 def _outputs(figures: Sequence[Figures], is_made_up: bool) -> list[str]:
@@ -266,30 +234,22 @@ def _outputs(figures: Sequence[Figures], is_made_up: bool) -> list[str]:
     return cells
 
 
-def _packages(python: BoardPython) -> str:
-    return ", ".join(f"{name} {version}" for name, version in python.packages.items())
-
-
 def _as_dict(
     board: str, python: BoardPython, found: Found, comparison: Comparison | None, report: Path
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "device": board,
         "python": asdict(python),
         "results": [
             {
-                "precision": each.precision,
-                "latency_ms": dict(each.latency_ms),
-                "verdict": each.profile.verdict,
-                "verdict_reason": each.profile.verdict_reason,
-                "peak_memory_mb": _value(each.profile.peak_memory_mb),
-                "size_bytes": each.size_bytes,
-                "differences": [asdict(output) for output in each.parity.outputs],
-                "runs": dict(each.runs),
+                "precision": each.precision, "latency_ms": each.document.latency_ms._asdict(),
+                "verdict": each.profile.verdict, "verdict_reason": each.profile.verdict_reason,
+                "metrics": each.document.metrics(), "size_bytes": each.size_bytes,
+                "differences": [asdict(output) for output in each.parity.outputs], "runs": dict(each.runs),
             }
             for each in found.figures
         ],
         "comparison": None if comparison is None else comparison.headline(),
         "notes": list(found.notes),
         "report": str(report.absolute()),
-    }
+    }  # fmt: skip

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, open_store, size
+from embedl_hub.cli._output import home_option, json_option, open_store, report, size
 from embedl_hub.tracking import collect
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="List what would be deleted.")
 @home_option
 @json_option
 def command(dry_run: bool, home: Path | None, as_json: bool) -> None:
@@ -25,9 +22,7 @@ def command(dry_run: bool, home: Path | None, as_json: bool) -> None:
     """
     with open_store(home) as store:
         found = collect(store, dry_run=dry_run)
-    if as_json:
-        emit(dataclasses.asdict(found))
-        return
     verb = "would be freed" if dry_run else "freed"
     young = f"; {found.kept_young} younger than an hour stay" if found.kept_young else ""
-    click.echo(f"{found.files} contents, {size(found.size_bytes)} {verb}{young}.")
+    text = f"{found.files} contents, {size(found.size_bytes)} {verb}{young}."
+    report(dataclasses.asdict(found), text, as_json=as_json)

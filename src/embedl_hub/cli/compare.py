@@ -2,19 +2,112 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from embedl_hub.cli._output import NETWORK, emit, home_option, json_option, number, open_store, table
-from embedl_hub.cli._paired import Wishes, compare_in_turns
-from embedl_hub.comparison import compare
+from embedl_hub.cli._output import (
+    NETWORK,
+    emit,
+    home_option,
+    json_option,
+    number,
+    open_store,
+    ratio_text,
+    table,
+    working,
+)
+from embedl_hub.cli._steps import chosen_device, find_model, find_run, open_context
+from embedl_hub.comparison import Comparison, MetricRow, compare, conclusion_of
+from embedl_hub.core.document import find_metric
+from embedl_hub.core.steps import run_of
+from embedl_hub.core.toolchain import paired_profiler, toolchains
+from embedl_hub.errors import ConfigError, quoted_list
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from embedl_hub.core import HubContext
+    from embedl_hub.core.profile import PairedModel, PairedResult
+    from embedl_hub.tracking import Run
 
-    from embedl_hub.comparison import Comparison, MetricRow
+_BUSY = 0.02
+_METRIC = "latency_median"
+
+
+def toolchain_of(ctx: HubContext, models: Sequence[str]) -> str:
+    """Return the one toolchain that models belong to."""
+    found = {word: _toolchain(ctx, word) for word in models}
+    if len(set(found.values())) > 1:
+        listed = "; ".join(f"{word}: {toolchain}" for word, toolchain in found.items())
+        raise ConfigError(f"Models in turns must be of one toolchain, but these are not: {listed}.")
+    return found[models[0]]
+
+
+def _toolchain(ctx: HubContext, word: str) -> str:
+    path = Path(word)
+    if path.exists():
+        files = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
+        return _by_suffix(files, word)
+    run = find_run(ctx, word)
+    for toolchain in toolchains():
+        if run.component in {step.__name__ for step in toolchain.components}:
+            return toolchain.name
+    return _by_suffix([artifact.file_name for artifact in run.artifacts.values()], word)
+
+
+def _by_suffix(files: Sequence[str], word: str) -> str:
+    by_suffix = {suffix: each.name for each in toolchains() for suffix in each.suffixes}
+    names = {by_suffix[Path(file).suffix] for file in files if Path(file).suffix in by_suffix}
+    if len(names) != 1:
+        raise ConfigError(
+            f"It cannot be told what runs {word!r}. Give a run of compile or profile, or a file that ends with "
+            f"{quoted_list(by_suffix)}."
+        )
+    return names.pop()
+
+
+def _paired_facts(run: Run, result: PairedResult, models: Sequence[str]) -> dict[str, object]:
+    return {
+        "run": run.id,
+        "device": run.device,
+        **{name: getattr(result, name) for name in ("rounds", "waiting_share", "verdict", "verdict_reason")},
+        "models": [
+            {"given": word, **dataclasses.asdict(model), "conclusion": _conclusion(place, model)}
+            for place, (word, model) in enumerate(zip(models, result.models, strict=True))
+        ],
+        "ranking": [{**dataclasses.asdict(each), "is_significant": each.is_significant} for each in result.ranking],
+    }
+
+
+def _conclusion(place: int, model: PairedModel) -> str:
+    return "" if place == 0 else conclusion_of(_METRIC, model.ratio)
+
+
+def _show_paired(run: Run, result: PairedResult, names: Sequence[str]) -> None:
+    click.echo(f"{run.id}, on {run.device or 'this machine'}: {result.rounds} rounds, each model once a round")
+    unit = find_metric(_METRIC).unit
+    rows = [
+        (name, number(model.latency_median, unit), ratio_text(model.ratio) if place else "", _conclusion(place, model))
+        for place, (name, model) in enumerate(zip(names, result.models, strict=True))
+    ]
+    table(("model", _METRIC, "against the first", ""), rows, folds=True)
+    order = []
+    for each in result.ranking:
+        order.append(names[each.number])
+        if each.to_next is not None:
+            order.append("<" if each.is_significant else "≈ (no significant difference)")
+    click.echo(f"From the fastest: {' '.join(order)}")
+    if (result.waiting_share or 0) > _BUSY:
+        click.echo(
+            f"! The models stood {result.waiting_share:.0%} of the time in the queue for a processor, while something "
+            "else ran; it is in latency_median and not in the ratios."
+        )
+    if result.verdict is None or not result.verdict.is_stable:
+        click.echo(f"! The measurement is {result.verdict}: {result.verdict_reason}.")
+
 
 _LAYERS_SHOWN = 10
 _CHOICES_SHOWN = 5
@@ -28,34 +121,29 @@ _LETTERS = 26
 )
 @click.option("--paired", is_flag=True, help="Measure their models again, in turns in one process.")
 @click.option("--samples", type=click.IntRange(min=1), default=200, show_default=True, help="Rounds of --paired.")
-@click.option("--device", help="Where --paired measures; the device in use, else the first that serves.")
+@click.option("--device", help="Where --paired measures; the device in use, else the first compatible one.")
 @click.option("--here", is_flag=True, help="Measure --paired on this machine, whatever devices there are.")
 @click.option("--project", help="Record --paired under this project; the one in use if not given.")
 @home_option
 @json_option
 @click.pass_context
 def command(  # noqa: PLR0913 - options
-    ctx: click.Context,
-    *,
-    runs: tuple[str, ...],
-    layers: int,
-    paired: bool,
-    samples: int,
-    device: str | None,
-    here: bool,
-    project: str | None,
-    home: Path | None,
-    as_json: bool,
-) -> None:
+    ctx: click.Context, *, runs: tuple[str, ...], layers: int, paired: bool, samples: int, device: str | None,
+    here: bool, project: str | None, home: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Hold two or more RUNS against the first: what differs, then the ratios and their uncertainty.
 
     With --paired the models of RUNS, or files, are measured now, in turns within one process, so that what the machine
     does meanwhile happens to all of them.
     """
     if len(runs) < 2:
-        raise click.UsageError("Give two runs or more; the first is what the others are held against.")
+        raise click.UsageError("Give two runs or more; the first is the reference.")
     if not paired:
-        _refuse_without_paired(ctx)
+        names = [name for name in ("samples", "device", "here", "project")
+                 if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]  # fmt: skip
+        if names:
+            given = ", ".join(f"--{name}" for name in names)
+            raise click.UsageError(f"{given} says how to measure; add --paired, without it nothing is measured.")
         with open_store(home) as store:
             comparison = compare([store.run(run) for run in runs])
         if as_json:
@@ -63,19 +151,18 @@ def command(  # noqa: PLR0913 - options
         else:
             _show(comparison, layers)
         return
-    if here and device:
-        raise click.UsageError("--device and --here contradict each other.")
-    compare_in_turns(Wishes(runs, _letters(len(runs)), samples, device, here, project, home), as_json=as_json)
-
-
-def _refuse_without_paired(ctx: click.Context) -> None:
-    given = [
-        f"--{name}"
-        for name in ("samples", "device", "here", "project")
-        if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-    ]
-    if given:
-        raise click.UsageError(f"{', '.join(given)} says how to measure; add --paired, without it nothing is measured.")
+    chosen = chosen_device(home, device, here=here)
+    with open_context(home, project, here=here) as hub:
+        component = paired_profiler(toolchain_of(hub, runs))
+        models = [find_model(hub, component, word) for word in runs]
+        step: Any = component()
+        with working(f"{component.__name__}: {len(models)} models in turns"):
+            result = step.run(hub, models, device=chosen, samples=samples)
+        run = run_of(hub, result)
+    if as_json:
+        emit(_paired_facts(run, result, runs))
+    else:
+        _show_paired(run, result, [f"{letter} {word}" for letter, word in zip(_letters(len(runs)), runs, strict=True)])
 
 
 def _letters(count: int) -> list[str]:
@@ -111,8 +198,7 @@ def _cells(row: MetricRow) -> list[str]:
     for place, (value, ratio) in enumerate(zip(row.values, row.ratios, strict=True)):
         text = number(value, row.unit)
         if ratio is not None:
-            interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f}-{ratio.high:.3f})"
-            text += f"  × {ratio.value:.3f}{interval} {row.conclusion(place)}"
+            text += f"  {ratio_text(ratio)} {row.conclusion(place)}"
         cells.append(text)
     return cells
 
@@ -121,8 +207,12 @@ def _show_layers(comparison: Comparison, names: list[str], count: int) -> None:
     costliest = sorted(comparison.layers, key=lambda row: -max((time or 0.0) for time in row.times_ms))
     rows = [(_short(row.name, 60), *(number(time, "ms") for time in row.times_ms)) for row in costliest[:count]]
     table(("layer", *names), rows, folds=True)
-    if len(costliest) > count:
-        click.echo(f"{len(costliest) - count} more layers; --layers {len(costliest)} shows all.")
+    _say_more(len(costliest), count, "layers")
+
+
+def _say_more(known: int, shown: int, what: str) -> None:
+    if known > shown:
+        click.echo(f"{known - shown} more {what}; --layers {known} shows all.")
 
 
 def _show_modules(comparison: Comparison, names: list[str], count: int) -> None:
@@ -141,8 +231,7 @@ def _show_modules(comparison: Comparison, names: list[str], count: int) -> None:
     ]  # fmt: skip
     rows.append(("of no module", *(number(time, "ms") for time in comparison.outside_ms), "-"))
     table(("module", *names, "of the loss"), rows, folds=True)
-    if len(costliest) > count:
-        click.echo(f"{len(costliest) - count} more modules; --layers {len(costliest)} shows all.")
+    _say_more(len(costliest), count, "modules")
     for choice in comparison.float_choices[:_CHOICES_SHOWN]:
         click.echo(choice.sentence())
 

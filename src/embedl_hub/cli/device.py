@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedl_hub.cli._health import health
-from embedl_hub.cli._output import as_value, emit, home_option, json_option, pairs, table, working
-from embedl_hub.cli._pools import pool
-from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
+from embedl_hub.cli._device_commands import health, pool
+from embedl_hub.cli._output import as_value, emit, home_option, json_option, pairs, report, table, working
+from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, put_table, read_settings
 from embedl_hub.core import HubContext
-from embedl_hub.core.device import DEVICES_FILE, find_device_kind, make_device, read_devices
-from embedl_hub.errors import ConfigError, DeviceError, HubError, UnknownDeviceError, known
-from embedl_hub.health import HealthLimits, reach_device
+from embedl_hub.core.device import DEVICES_FILE, find_device_kind, make_device, read_devices, runner_names
+from embedl_hub.errors import ConfigError, DeviceError, HubError, UnknownDeviceError, quoted_list
+from embedl_hub.health import CheckOutcome, HealthLimits, reach_device
 from embedl_hub.tracking import check_name, find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import tomlkit
-
     from embedl_hub.core.device import CommandRunner, Device
 
 _SSH_OPTIONS = {
@@ -53,21 +49,22 @@ def _table_options(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that make up a device's table."""
     for name, text in reversed(_SSH_OPTIONS.items()):
         function = click.option(f"--{name.replace('_', '-')}", name, help=f"ssh: {text}")(function)
-    for name, text in (
-        ("set", "A setting of the provider: KEY=VALUE."),
-        ("spec", "A fact about the device: KEY=VALUE."),
+    pair = functools.partial(click.option, multiple=True, metavar="KEY=VALUE")
+    for option in (
+        pair("--runner-set", "runner_set_", help="A setting of the runner: KEY=VALUE."),
+        pair("--set", "set_", help="A setting of the provider: KEY=VALUE."),
+        pair("--spec", "spec_", help="A fact about the device: KEY=VALUE."),
+        click.option("--artifact-root", help="Folder on the device for our files."),
+        click.option("--lease-dir", help="Folder whose lock is the lease; empty goes without one."),
+        click.option("--runner", help="How to reach it: ssh, local, another runner that is installed, or none."),
     ):
-        function = click.option(f"--{name}", f"{name}_", multiple=True, metavar="KEY=VALUE", help=text)(function)
-    function = click.option("--artifact-root", help="Folder on the device for our files.")(function)
-    function = click.option("--lease-dir", help="Folder whose lock is the lease; empty goes without one.")(function)
-    return click.option("--runner", help="How to reach it: ssh, local or none.")(function)
+        function = option(function)
+    return function
 
 
 @command.command("add")
 @click.argument("name")
-@click.option(
-    "--type", "kind", required=True, help="Who carries out steps on it: local, embedl_onnxruntime, qai_hub ..."
-)
+@click.option("--type", "kind", required=True, help="The provider type: local, embedl_onnxruntime, qai_hub ...")
 @_table_options
 @home_option
 @json_option
@@ -87,14 +84,7 @@ def add(name: str, kind: str, home: Path | None, as_json: bool, **given: Any) ->
 @_table_options
 @home_option
 @json_option
-def edit(
-    name: str,
-    kind: str | None,
-    unset: tuple[str, ...],
-    home: Path | None,
-    as_json: bool,
-    **given: Any,  # noqa: ANN401 - table options
-) -> None:
+def edit(name: str, kind: str | None, unset: tuple[str, ...], home: Path | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - table options
     """Change what is given and leave the rest."""
     path = find_home(home) / DEVICES_FILE
     kept = {key: dict(value) if isinstance(value, dict) else value for key, value in _find(path, name).items()}
@@ -115,16 +105,10 @@ def remove(name: str, home: Path | None, as_json: bool) -> None:
     path = folder / DEVICES_FILE
     _find(path, name)
 
-    def drop(document: tomlkit.TOMLDocument) -> None:
-        document["devices"].remove(name)
-
-    change_toml(path, drop)
+    change_toml(path, lambda document: document["devices"].remove(name))
     if read_settings(folder).get("device") == name:
         change_toml(folder / SETTINGS_FILE, lambda document: document.remove("device"))
-    if as_json:
-        emit({"removed": name})
-    else:
-        click.echo(f"Removed {name!r} from {path}.")
+    report({"removed": name}, f"Removed {name!r} from {path}.", as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -147,13 +131,13 @@ def test(name: str, wait_s: float, home: Path | None, as_json: bool) -> None:
     path = find_home(home) / DEVICES_FILE
     device = make_device(name, _find(path, name), where=str(path))
     steps = run_test(device, wait_s)
+    failed = next((step for step in steps if not step.is_ok), None)
     if as_json:
-        emit({"device": name, "is_ok": all(step.is_ok for step in steps), "steps": [vars(step) for step in steps]})
+        emit({"device": name, "is_ok": failed is None, "steps": [vars(step) for step in steps]})
     else:
         rows = [("ok" if step.is_ok else "FAILS", step.title, f"{step.seconds:.2f} s", step.says) for step in steps]
         table(("", "step", "took", "says"), rows, folds=True)
-    if not all(step.is_ok for step in steps):
-        failed = next(step for step in steps if not step.is_ok)
+    if failed is not None:
         raise DeviceError(f"Device {name!r} is not ready: {failed.title}: {failed.says}")
 
 
@@ -161,7 +145,11 @@ def run_test(device: Device, wait_s: float) -> list[Step]:
     """Try a device step by step; what cannot work after a failure is not tried."""
     kind = find_device_kind(device.provider_type)
     if device.runner is None:
-        return [_provider_step(device)]
+        # Only the provider's own client reaches it.
+        start = time.perf_counter()
+        check = reach_device(device, HealthLimits())
+        says = " ".join(f"{check.message} {check.next_step}".split())
+        return [Step(check.name, check.outcome is CheckOutcome.OK, says, round(time.perf_counter() - start, 3))]
     runner, steps = device.runner, []
 
     def step(title: str, work: Callable[[], str]) -> bool:
@@ -196,18 +184,10 @@ def _tried(title: str, work: Callable[[], str]) -> Step:
     return Step(title, is_ok, says, round(time.perf_counter() - start, 3))
 
 
-def _provider_step(device: Device) -> Step:
-    """Ask the provider's own check, for devices that only its client reaches."""
-    start = time.perf_counter()
-    check = reach_device(device, HealthLimits())
-    says = " ".join(f"{check.says} {check.next_step}".split())
-    return Step(check.name, check.verdict == "ok", says, round(time.perf_counter() - start, 3))
-
-
 def _spec_words(ctx: HubContext, name: str) -> str:
     spec = ctx.device_spec(name)
     words = [spec.device_name, spec.architecture, spec.os, spec.cpu, f"{spec.cores} cores" if spec.cores else None]
-    if family := spec.kernel_family():
+    if family := spec.kernel_family("onnxruntime"):
         words.append(f"integer kernels {family}")
     return ", ".join(word for word in (*words, *spec.accelerators) if word) or "it does not say"
 
@@ -220,8 +200,9 @@ def _said(runner: CommandRunner, argv: list[str]) -> str:
 def _find(path: Path, name: str) -> Mapping[str, Any]:
     tables = read_devices(path)
     if name not in tables:
+        names = quoted_list(tables)
         raise UnknownDeviceError(
-            f"There is no device {name!r} in {path}; there are: {known(tables)}. Add it with: embedl-hub device add"
+            f"There is no device {name!r} in {path}; there are: {names}. Add it with: embedl-hub device add"
         )
     return tables[name]
 
@@ -234,7 +215,10 @@ def _changed(kept: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("identity_file", "known_hosts", "config_file"):
         if key in ssh and ssh[key] != "none":
             ssh[key] = str(Path(ssh[key]).expanduser().absolute())
+    runner = given["runner"] or kept.get("runner") or next((name for name in runner_names() if name in kept), "ssh")
     parts = {"ssh": ssh, "config": _values(given["set_"]), "spec": _values(given["spec_"])}
+    if values := _values(given["runner_set_"]):
+        parts[runner] = {**parts.get(runner, {}), **values}
     for key, values in parts.items():
         if values:
             kept[key] = {**kept.get(key, {}), **values}
@@ -244,50 +228,30 @@ def _changed(kept: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _values(words: tuple[str, ...]) -> dict[str, Any]:
+def _values(words: tuple[str, ...]) -> dict[str, object]:
     return {key: as_value(value) for key, value in pairs(words).items()}
 
 
 def _forget(table: dict[str, Any], key: str) -> None:
-    places = [part for part in (table, *(table.get(name, {}) for name in ("ssh", "config", "spec"))) if key in part]
+    inner = (*runner_names(), "config", "spec")
+    places = [part for part in (table, *(table.get(name, {}) for name in inner)) if key in part]
     if not places or key == "type":
-        raise ConfigError(f"The device has no {key!r} to forget; it has: {known(_keys(table))}.")
+        keys = [name for key, value in table.items() for name in (value if isinstance(value, dict) else (key,))]
+        raise ConfigError(f"The device has no {key!r} to forget; it has: {quoted_list(keys)}.")
     for place in places:
         del place[key]
-    for name in ("ssh", "config", "spec"):
+    for name in inner:
         if table.get(name) == {}:
             del table[name]
-
-
-def _keys(table: Mapping[str, Any]) -> list[str]:
-    return [name for key, value in table.items() for name in (value if isinstance(value, dict) else (key,))]
 
 
 def write_device(path: Path, name: str, values: Mapping[str, Any]) -> None:
     """Check a table by making the device of it, then write it down."""
     make_device(name, values, where=str(path))
-
-    def put(document: tomlkit.TOMLDocument) -> None:
-        import tomlkit as kit  # noqa: PLC0415 - only for writing
-
-        if "devices" not in document:
-            document["devices"] = kit.table(is_super_table=True)
-        written = kit.table()
-        for key, value in values.items():
-            if isinstance(value, dict):
-                inline = kit.inline_table()
-                inline.update(value)
-                written[key] = inline
-            else:
-                written[key] = value
-        document["devices"][name] = written
-
-    change_toml(path, put)
+    put_table(path, "devices", name, values)
 
 
 def _write(path: Path, name: str, values: Mapping[str, Any], *, as_json: bool) -> None:
     write_device(path, name, values)
-    if as_json:
-        emit({"name": name, "file": str(path), **values})
-    else:
-        click.echo(f"{name!r} is in {path}. Try it with: embedl-hub device test {name}")
+    text = f"{name!r} is in {path}. Try it with: embedl-hub device test {name}"
+    report({"name": name, "file": str(path), **values}, text, as_json=as_json)

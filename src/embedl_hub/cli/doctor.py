@@ -8,25 +8,22 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from embedl_hub.cli._output import emit, home_option, json_option, table, working
 from embedl_hub.cli.auth import ask
 from embedl_hub.cli.device import run_test
-from embedl_hub.core.component import CheckResult, installed_providers
-from embedl_hub.core.device import DEVICES_FILE, load_devices
+from embedl_hub.core.component import load_provider, provider_types
+from embedl_hub.core.device import DEVICES_FILE, CheckResult, device_kind_names, find_device_kind, load_devices
+from embedl_hub.core.toolchain import toolchains
 from embedl_hub.credentials import find_server
-from embedl_hub.errors import ConfigError, HubError, known
+from embedl_hub.errors import ConfigError, HubError, quoted_list
 from embedl_hub.tracking import Store, find_home
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-INSTALLERS = "embedl_hub.installers"
 _DISTRIBUTION = "edgeproof-hub"
 _LOW_BYTES = 1 << 30
 
@@ -43,26 +40,25 @@ def command(devices: bool, install: str | None, home: Path | None, as_json: bool
     """
     if install is not None:
         _install(install)
-    results = [*_basics(find_home(home)), *_extras(), *_providers()]
+    folder = find_home(home)
+    results = [
+        CheckResult("python", is_ok=True, message=f"{platform.python_version()} ({sys.executable})"),
+        CheckResult(_DISTRIBUTION, is_ok=True, message=importlib.metadata.version(_DISTRIBUTION)),
+        *(_store(folder), _ssh(), _server(), _device_file(folder)),
+        *_extras(),
+        *_kinds(),
+    ]
     if devices and not any(result.title == "devices" and not result.is_ok for result in results):
-        results += _devices(find_home(home))
+        results += _devices(folder)
     if as_json:
         emit([asdict(result) for result in results])
     else:
-        words = {True: "ok", False: "FAILS", None: "missing"}
-        table(("", "what", "says", "next"), [(words[r.is_ok], r.title, r.says, r.advice) for r in results], folds=True)
+        states = {True: "ok", False: "FAILS", None: "missing"}
+        rows = [(states[result.is_ok], result.title, result.message, result.advice) for result in results]
+        table(("", "what", "says", "next"), rows, folds=True)
     failed = [result.title for result in results if result.is_ok is False]
     if failed:
         raise HubError(f"{len(failed)} of {len(results)} checks fail: {', '.join(failed)}.")
-
-
-def _basics(home: Path) -> Iterator[CheckResult]:
-    yield CheckResult("python", is_ok=True, says=f"{platform.python_version()} ({sys.executable})")
-    yield CheckResult(_DISTRIBUTION, is_ok=True, says=importlib.metadata.version(_DISTRIBUTION))
-    yield _store(home)
-    yield _ssh()
-    yield _server()
-    yield _device_file(home)
 
 
 def _server() -> CheckResult:
@@ -70,12 +66,12 @@ def _server() -> CheckResult:
     try:
         server = find_server()
         if server is None:
-            return CheckResult("server", is_ok=True, says="none: runs stay here")
+            return CheckResult("server", is_ok=True, message="none: runs stay here")
         with working(f"asking {server.url}"):
             ask(server)
     except HubError as error:
-        return CheckResult("server", is_ok=False, says=str(error), advice="embedl-hub auth --check")
-    return CheckResult("server", is_ok=True, says=f"{server.url} takes the key")
+        return CheckResult("server", is_ok=False, message=str(error), advice="embedl-hub auth --check")
+    return CheckResult("server", is_ok=True, message=f"{server.url} takes the key")
 
 
 def _device_file(home: Path) -> CheckResult:
@@ -83,18 +79,18 @@ def _device_file(home: Path) -> CheckResult:
     try:
         devices = load_devices(home / DEVICES_FILE)
     except HubError as error:
-        return CheckResult("devices", is_ok=False, says=str(error), advice=f"Mend {home / DEVICES_FILE}.")
-    return CheckResult("devices", is_ok=True, says=known(device.name for device in devices) if devices else "none")
+        return CheckResult("devices", is_ok=False, message=str(error), advice=f"Mend {home / DEVICES_FILE}.")
+    return CheckResult("devices", is_ok=True, message=quoted_list(device.name for device in devices))
 
 
 def _store(home: Path) -> CheckResult:
     if not home.is_dir():
-        return CheckResult("store", is_ok=True, says=f"{home} is made by the first run")
+        return CheckResult("store", is_ok=True, message=f"{home} is made by the first run")
     try:
         with Store(home) as store:
             count = store.counts()["run"]
     except HubError as error:
-        return CheckResult("store", is_ok=False, says=" ".join(str(error).split()))
+        return CheckResult("store", is_ok=False, message=" ".join(str(error).split()))
     free = shutil.disk_usage(home).free
     says = f"{home}: {count} runs, {free / 1e9:.1f} GB free"
     return CheckResult("store", free > _LOW_BYTES, says, "" if free > _LOW_BYTES else "Make room there.")
@@ -103,12 +99,12 @@ def _store(home: Path) -> CheckResult:
 def _ssh() -> CheckResult:
     program = shutil.which("ssh")
     if program is None:
-        return CheckResult("ssh", is_ok=None, says="no OpenSSH client", advice="apt-get install openssh-client")
+        return CheckResult("ssh", is_ok=None, message="no OpenSSH client", advice="apt-get install openssh-client")
     try:
         done = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return CheckResult("ssh", is_ok=False, says=str(error))
-    return CheckResult("ssh", is_ok=done.returncode == 0, says=(done.stderr or done.stdout).strip())
+        return CheckResult("ssh", is_ok=False, message=str(error))
+    return CheckResult("ssh", is_ok=done.returncode == 0, message=(done.stderr or done.stdout).strip())
 
 
 def _extras() -> Iterator[CheckResult]:
@@ -132,17 +128,20 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _providers() -> Iterator[CheckResult]:
-    """Import every provider; one with a function ``doctor`` is asked for its own checks."""
-    for provider in installed_providers():
-        title = f"provider {provider.type}"
-        if provider.problem is not None:
-            yield CheckResult(title, is_ok=None, says=provider.problem, advice=provider.install)
+def _kinds() -> Iterator[CheckResult]:
+    """Check what each kind of device needs on this machine."""
+    for name in sorted({*device_kind_names(), *provider_types()}):
+        title = f"provider {name}"
+        try:
+            load_provider(name)
+        except HubError as error:
+            problem, _, advice = str(error).rpartition(" Install it with: ")
+            yield CheckResult(title, is_ok=None, message=problem or str(error), advice=advice)
             continue
-        yield CheckResult(title, is_ok=True, says=f"{provider.distribution} {provider.version}")
-        if callable(check := getattr(provider.package, "doctor", None)):
-            with working(f"asking {provider.type}"):
-                yield from check()
+        yield CheckResult(title, is_ok=True, message="ready")
+        if name in device_kind_names():
+            with working(f"checking {name}"):
+                yield from find_device_kind(name).doctor()
 
 
 def _devices(home: Path) -> Iterator[CheckResult]:
@@ -155,16 +154,12 @@ def _devices(home: Path) -> Iterator[CheckResult]:
 
 
 def _install(name: str) -> None:
-    """Call the installer of that name; packages bring them as entry points."""
-    installers = {entry.name: entry for entry in importlib.metadata.entry_points(group=INSTALLERS)}
+    """Let a toolchain set up what pip cannot."""
+    installers = {each.name: each.install for each in toolchains() if each.install is not None}
     if name not in installers:
         raise ConfigError(
-            f"There is no installer {name!r}; there are: {known(installers)}. What has none is installed with pip; "
-            "embedl-hub doctor shows the lines."
+            f"There is no installer {name!r}; there are: {quoted_list(installers)}. What has none is installed with "
+            "pip; embedl-hub doctor shows the lines."
         )
-    try:
-        installer = installers[name].load()
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"The installer {name!r} ({installers[name].value}) cannot be loaded: {error}.") from error
     click.echo(f"Installing {name} ...", err=True)
-    installer()
+    installers[name]()

@@ -24,14 +24,9 @@ def command() -> None:
 @click.option("--temp-dir", type=click.Path(path_type=Path), help="Where Ray keeps its logs and sockets.")
 @home_option
 def node(
-    head: bool,
-    address: str | None,
-    port: int | None,
-    ip: str | None,
-    cpus: int | None,
-    temp_dir: Path | None,
+    head: bool, address: str | None, port: int | None, ip: str | None, cpus: int | None, temp_dir: Path | None,
     home: Path | None,
-) -> None:
+) -> None:  # fmt: skip
     """Offer the devices of this home to a cluster, until Ctrl-C or ``fleet stop``.
 
     Anyone who reaches the cluster's ports can run programs on its hosts: keep it in a network of your own, and set
@@ -62,26 +57,17 @@ def status(address: str, as_json: bool) -> None:
         emit(
             [
                 {
-                    "host": host.name,
-                    "address": host.address,
-                    "alive": host.is_alive,
-                    "cpus": host.cpus,
+                    "host": host.name, "address": host.address, "alive": host.is_alive, "cpus": host.cpus,
                     "devices": [{"name": name, "busy": name in host.busy} for name in host.devices],
                 }
                 for host in found
             ]
-        )
+        )  # fmt: skip
         return
-    rows = [
-        (
-            host.name,
-            host.address,
-            "yes" if host.is_alive else "gone",
-            f"{host.cpus:g}",
-            ", ".join(f"{name} (at work)" if name in host.busy else name for name in host.devices) or "-",
-        )
-        for host in found
-    ]
+    rows = []
+    for host in found:
+        boards = ", ".join(f"{name} (at work)" if name in host.busy else name for name in host.devices) or "-"
+        rows.append((host.name, host.address, "yes" if host.is_alive else "gone", f"{host.cpus:g}", boards))
     table(("host", "address", "alive", "processors", "boards"), rows)
 
 

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, working
+from embedl_hub.cli._output import home_option, json_option, report, working
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.cli._steps import open_context
-from embedl_hub.comparison import GateResult as Result
-from embedl_hub.comparison import Verdict, gate, junit_xml
-from embedl_hub.core.component import RunType
-from embedl_hub.core.steps import components, model_of, options_of, read_arrays, run_of
-from embedl_hub.errors import ConfigError, HubError, TrackingError, known
-from embedl_hub.tracking import equal
+from embedl_hub.comparison import Decision, gate, junit_xml
+from embedl_hub.core.component import Component, RunType
+from embedl_hub.core.steps import model_of, options_of, read_arrays, run_of
+from embedl_hub.core.toolchain import components
+from embedl_hub.errors import ConfigError, HubError, TrackingError, quoted_list
+from embedl_hub.tracking import Run, Store, equal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from embedl_hub.core import HubContext
-    from embedl_hub.core.component import Component
     from embedl_hub.core.device import Device
-    from embedl_hub.tracking import Run, Store
 
 
 def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
@@ -55,22 +52,10 @@ def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> floa
 @json_option
 @click.pass_context
 def command(  # noqa: PLR0913 - options
-    ctx: click.Context,
-    *,
-    run: str,
-    baseline: str,
-    metric: str,
-    tolerance: float,
-    more_is_better: bool | None,
-    repeat: bool,
-    input_data: tuple[str, ...],
-    most_pairs: int,
-    junit: Path | None,
-    fail_when_unsure: bool,
-    project: str | None,
-    home: Path | None,
-    as_json: bool,
-) -> None:
+    ctx: click.Context, *, run: str, baseline: str, metric: str, tolerance: float, more_is_better: bool | None,
+    repeat: bool, input_data: tuple[str, ...], most_pairs: int, junit: Path | None, fail_when_unsure: bool,
+    project: str | None, home: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Exit with 1 when RUN is worse than a baseline by more than is tolerated.
 
     Both are measured again in turns, so that noise does not fail a build. Exit code 0: fine, or nobody can tell (said
@@ -89,9 +74,22 @@ def command(  # noqa: PLR0913 - options
             more_is_better=more_is_better, most_pairs=most_pairs,
         )  # fmt: skip
     if junit is not None:
-        _write(junit, junit_xml([result], seconds=time.perf_counter() - started))
-    _tell(result, as_json=as_json)
-    if result.verdict is Verdict.WORSE or (fail_when_unsure and result.verdict is Verdict.CANNOT_TELL):
+        text = junit_xml([result], seconds=time.perf_counter() - started)
+        try:
+            junit.parent.mkdir(parents=True, exist_ok=True)
+            junit.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"The report cannot be written to {junit}: {error}.") from error
+    ratio = result.worsening
+    interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
+    report(
+        result.as_dict(),
+        *(f"differs in {line}" for line in result.differences),
+        f"{result.decision}: {result.metric} × {ratio.value:.3f}{interval} of the baseline's, tolerated "
+        f"× {1 + result.tolerance:.3f}: {result.reason}.",
+        as_json=as_json,
+    )
+    if result.decision is Decision.WORSE or (fail_when_unsure and result.decision is Decision.CANNOT_TELL):
         ctx.exit(1)
 
 
@@ -136,11 +134,11 @@ class _Again:
             store.archive(repeat.id)
         return repeat
 
-    def plan(self, run: Run) -> tuple[type[Component], Any, dict[str, Any]]:
+    def plan(self, run: Run) -> tuple[type[Component], Any, dict[str, object]]:
         """Return what to run again, or say why it cannot be."""
         found = {each.__name__: each for each in components(RunType.PROFILE).values()}
         if run.component not in found:
-            raise ConfigError(f"Run {run.id} was made by {run.component!r}; known profilers: {known(found)}.")
+            raise ConfigError(f"Run {run.id} was made by {run.component!r}; known profilers: {quoted_list(found)}.")
         component = found[run.component]
         if run.device is not None:
             self._ctx.find_device(run.device)
@@ -148,8 +146,8 @@ class _Again:
         model.path.to_local(self._ctx)
         return component, model, {"device": run.device, **self._options(component, run)}
 
-    def _options(self, component: type[Component], run: Run) -> dict[str, Any]:
-        options: dict[str, Any] = {}
+    def _options(self, component: type[Component], run: Run) -> dict[str, object]:
+        options: dict[str, object] = {}
         for option in options_of(component):
             value = run.params[option.name].value if option.name in run.params else None
             if option.name == "input_data":
@@ -175,25 +173,3 @@ def _repeats(again: _Again, candidate: Run, baseline: Run) -> tuple[Callable[[Ru
         click.echo(f"The baseline cannot be measured again, its record stands in: {error}", err=True)
         return again, False
     return again, True
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"The report cannot be written to {path}: {error}.") from error
-
-
-def _tell(result: Result, *, as_json: bool) -> None:
-    if as_json:
-        emit(result.as_dict())
-        return
-    for line in result.differences:
-        click.echo(f"differs in {line}")
-    ratio = result.worsening
-    interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
-    click.echo(
-        f"{result.verdict}: {result.metric} × {ratio.value:.3f}{interval} of the baseline's, tolerated "
-        f"× {1 + result.tolerance:.3f}: {result.reason}."
-    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import emit, json_option
+from embedl_hub.cli._output import PATH, json_option, report
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import check_name
@@ -18,7 +18,7 @@ _IGNORED = "blobs/\nboards/\nruns/\nhub.db*\nlock\ndamaged-*\n"
 
 @click.command()
 @click.argument("project", required=False)
-@click.option("--folder", type=click.Path(path_type=Path), default=Path(), help="The folder; this one if not given.")
+@click.option("--folder", type=PATH, default=Path(), help="The folder; this one if not given.")
 @json_option
 def command(project: str | None, folder: Path, as_json: bool) -> None:
     """Make this folder a project: its runs, devices and settings go into .embedl here.
@@ -39,8 +39,6 @@ def command(project: str | None, folder: Path, as_json: bool) -> None:
     except OSError as error:
         raise ConfigError(f"{home} cannot be made: {error}.") from error
     change_toml(home / SETTINGS_FILE, lambda document: document.update({"project": name}))
-    if as_json:
-        emit({"home": str(home), "project": name, "is_new": is_new})
-        return
-    click.echo(f"{'Made' if is_new else 'Found'} {home}; runs are recorded under project {name!r}.")
-    click.echo("Next: embedl-hub device add, or embedl-hub compile onnxruntime MODEL.onnx")
+    text = f"{'Made' if is_new else 'Found'} {home}; runs are recorded under project {name!r}."
+    hint = "Next: embedl-hub device add, or embedl-hub compile onnxruntime MODEL.onnx"
+    report({"home": str(home), "project": name, "is_new": is_new}, text, hint, as_json=as_json)

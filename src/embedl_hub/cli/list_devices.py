@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from embedl_hub.cli._health import chosen, health_as_value, where_option
+from embedl_hub.cli._device_commands import chosen, health_as_value, where_option
 from embedl_hub.cli._output import emit, home_option, json_option, table, working
 from embedl_hub.cli._settings import read_settings
-from embedl_hub.core.component import installed_providers
 from embedl_hub.core.context import spec_as_value
-from embedl_hub.core.device import DEVICES_FILE, load_devices, recall_spec
+from embedl_hub.core.device import DEVICES_FILE, Device, LocalCommandRunner, device_kinds, load_devices, recall_spec
 from embedl_hub.errors import HubError
 from embedl_hub.health import device_health
 from embedl_hub.tracking import Store, find_home
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from embedl_hub.core.device import Device
 
 _SHOWN = ("type", "state", "reached_by", "device_name")
 
@@ -37,9 +31,9 @@ def command(offered: bool, match: str, where: str | None, home: Path | None, as_
     folder = find_home(home)
     own = _own(folder, load_devices(folder / DEVICES_FILE) if where is None else chosen(folder, (), where))
     # What a provider offers is no device of this home; a query speaks of those.
-    catalogue, problems = _offered(match) if offered and where is None else ([], {})
+    catalog, problems = _offered(match) if offered and where is None else ([], {})
     if as_json:
-        emit({"devices": own, "offered": catalogue, "problems": problems})
+        emit({"devices": own, "offered": catalog, "problems": problems})
         return
     if own:
         rows = [
@@ -49,64 +43,46 @@ def command(offered: bool, match: str, where: str | None, home: Path | None, as_
         table(("device", "type", "state", "reached by", "what it is"), rows)
     else:
         click.echo(f"No devices in {folder / DEVICES_FILE}; steps run on this machine. Add one: embedl-hub device add")
-    if catalogue:
-        table(("offered", "by", "os", "attributes"),
-              [(row["device_name"], row["type"], row["os"], row["attributes"]) for row in catalogue])  # fmt: skip
+    columns = ("device_name", "type", "os", "attributes")
+    table(("offered", "by", "os", "attributes"), [tuple(row[column] for column in columns) for row in catalog])
     for provider_type, problem in problems.items():
         click.echo(f"{provider_type}: {problem}", err=True)
 
 
-def _own(folder: Path, devices: Sequence[Device]) -> list[dict[str, Any]]:
+def _own(folder: Path, devices: Sequence[Device]) -> list[dict[str, object]]:
     in_use = read_settings(folder).get("device")
-    with _store(folder) as store:
+    with Store(folder) if (folder / "runs").is_dir() else contextlib.nullcontext() as store:
         states = device_health(store, [device.name for device in devices])
     rows = []
     for device in devices:
-        spec = recall_spec(folder, device)
-        rows.append(
-            {
-                "name": device.name,
-                "type": device.provider_type,
-                **health_as_value(states[device.name]),
-                "reached_by": "its provider" if device.runner is None else _place(device.runner),
-                "device_name": spec.device_name,
-                "spec": spec_as_value(spec),
-                "is_in_use": device.name == in_use,
-            }
-        )
+        spec, address = recall_spec(folder, device), "its provider"
+        if type(device.runner) is LocalCommandRunner:
+            address = "this machine"
+        elif device.runner is not None:
+            address = getattr(device.runner, "address", None) or repr(device.runner)
+        health = health_as_value(states[device.name])
+        facts = {"name": device.name, "type": device.provider_type, **health, "reached_by": address}
+        facts |= {"device_name": spec.device_name, "spec": spec_as_value(spec), "is_in_use": device.name == in_use}
+        rows.append(facts)
     return rows
 
 
-def _store(folder: Path) -> contextlib.AbstractContextManager[Store | None]:
-    return Store(folder) if (folder / "runs").is_dir() else contextlib.nullcontext()
-
-
-def _place(runner: object) -> str:
-    config = getattr(runner, "config", None)
-    return f"ssh {config.place}" if config is not None else "this machine"
-
-
-def _offered(match: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Return what providers offer; a provider with a catalogue has a function ``offered_devices``."""
-    rows: list[dict[str, Any]] = []
+def _offered(match: str) -> tuple[list[dict[str, str]], dict[str, str]]:
+    """Return what services offer."""
+    rows: list[dict[str, str]] = []
     problems: dict[str, str] = {}
-    for provider in installed_providers():
-        ask = getattr(provider.package, "offered_devices", None)
-        if ask is None:
+    for kind in device_kinds():
+        if kind.catalog is None:
             continue
         try:
-            with working(f"asking {provider.type}"):
-                specs = ask()
+            with working(f"asking {kind.type}"):
+                specs = kind.catalog()
         except HubError as error:
-            problems[provider.type] = " ".join(str(error).split())
+            problems[kind.type] = " ".join(str(error).split())
             continue
         for spec in specs:
-            row = {
-                "type": provider.type,
-                "device_name": spec.device_name or "",
-                "os": spec.os or "",
-                "attributes": ", ".join(f"{name} {value}" for name, value in spec.versions.items()),
-            }
+            row = {"type": kind.type, "device_name": spec.device_name or "", "os": spec.os or ""}
+            row["attributes"] = ", ".join(f"{name} {value}" for name, value in spec.versions.items())
             if match.lower() in " ".join(row.values()).lower():
                 rows.append(row)
     return rows, problems

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.cli._output import as_value, emit, home_option, json_option, open_store
-from embedl_hub.tracking import Client, open_uplink
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from embedl_hub.tracking import ActiveRun
+from embedl_hub.cli._output import as_value, home_option, json_option, open_store, report
+from embedl_hub.tracking import ActiveRun, Client, open_uplink
 
 
 @click.group()
@@ -51,8 +46,7 @@ def param(run_id: str, name: str, value: str, home: Path | None, as_json: bool) 
     """Record a parameter: a number, true, a list such as [1,2], else text."""
     with attached(home, run_id) as run:
         logged = run.log_param(name, as_value(value))
-    if as_json:
-        emit({"run": run.id, "param": name, "value": logged.value})
+    report({"run": run.id, "param": name, "value": logged.value}, as_json=as_json)
 
 
 @command.command("metric", context_settings={"ignore_unknown_options": True})
@@ -66,8 +60,7 @@ def metric(run_id: str, name: str, value: float, step: int | None, home: Path | 
     """Record a number."""
     with attached(home, run_id) as run:
         run.log_metric(name, value, step)
-    if as_json:
-        emit({"run": run.id, "metric": name, "value": value, "step": step})
+    report({"run": run.id, "metric": name, "value": value, "step": step}, as_json=as_json)
 
 
 @command.command("tag")
@@ -79,16 +72,13 @@ def metric(run_id: str, name: str, value: float, step: int | None, home: Path | 
 def tag(run_id: str, name: str, value: str, home: Path | None, as_json: bool) -> None:
     """Record a label to find the run by; a finished run takes one too."""
     with open_store(home) as store:
-        found = store.run(run_id)
-        if found.ended_ms is not None:
-            store.label(found.id, name, value)
-        else:
-            client = Client("default", store, uplink=open_uplink(store))
-            with client.attach(found.id) as run:
-                run.log_tag(name, value)
-            client.close()
-    if as_json:
-        emit({"run": found.id, "tag": name, "value": value})
+        run = store.run(run_id)
+        if run.ended_ms is not None:
+            store.label(run.id, name, value)
+    if run.ended_ms is None:
+        with attached(home, run.id) as active:
+            active.log_tag(name, value)
+    report({"run": run.id, "tag": name, "value": value}, as_json=as_json)
 
 
 @command.command("artifact")
@@ -101,5 +91,5 @@ def artifact(run_id: str, path: Path, name: str | None, home: Path | None, as_js
     """Keep a file or a folder with the run."""
     with attached(home, run_id) as run:
         logged = run.log_artifact(path, name)
-    if as_json:
-        emit({"run": run.id, "artifact": logged.name, "sha256": logged.sha256, "size_bytes": logged.size_bytes})
+    facts = {"run": run.id, "artifact": logged.name, "sha256": logged.sha256, "size_bytes": logged.size_bytes}
+    report(facts, as_json=as_json)

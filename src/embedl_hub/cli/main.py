@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +17,7 @@ from embedl_hub.cli._output import JSON_WANTED, KindGroup, with_verbosity
 from embedl_hub.errors import HubError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from importlib.metadata import EntryPoint
-
-GROUP = "embedl_hub.commands"
 
 
 def own_commands() -> dict[str, Path]:
@@ -41,8 +39,10 @@ class _LazyGroup(KindGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name in own_commands():
             found = importlib.import_module(f"embedl_hub.cli.{cmd_name.replace('-', '_')}").command
-        elif (entry := _foreign_commands().get(cmd_name)) is not None:
-            found = _load_foreign(entry)
+        elif cmd_name in _foreign_commands():
+            from embedl_hub import plugins  # noqa: PLC0415 - as below
+
+            found = plugins.load(plugins.COMMANDS, cmd_name)
         else:
             return None
         return with_verbosity(found) if isinstance(found, click.Command) else None
@@ -65,17 +65,9 @@ def _first_line(path: Path) -> str:
 
 
 def _foreign_commands() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - our own commands must not pay for it
+    from embedl_hub import plugins  # noqa: PLC0415 - our own commands must not pay for it
 
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
-def _load_foreign(entry: EntryPoint) -> object:
-    try:
-        return entry.load()
-    except (ImportError, AttributeError) as error:
-        package = entry.dist.name if entry.dist is not None else entry.value
-        raise click.ClickException(f"The command {entry.name!r} of {package} cannot be loaded: {error}.") from error
+    return {entry.name: entry for entry in plugins.entries(plugins.COMMANDS).values()}
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, number, table, working
-from embedl_hub.cli._settings import read_settings
-from embedl_hub.cli._steps import find_model, open_context
-from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiler
+from embedl_hub.cli._output import emit, home_option, json_option, number, read_shape, table, working
+from embedl_hub.cli._steps import chosen_device, find_model, open_context
+from embedl_hub.core.compile import CompileError
+from embedl_hub.core.toolchain import toolchains
 from embedl_hub.errors import ConfigError
-from embedl_hub.toolchain.refusal import needed_packages, refusals_as
-from embedl_hub.tracking import find_home
+from embedl_hub.refusal import needed_packages, refusals_as
 
 
 @click.command()
@@ -34,35 +34,30 @@ def command(
     MODEL is a float ONNX file, or the id of a run whose source is meant. The first time, what kernels cost is measured
     on the device; that takes about ten seconds, and is kept in the home.
     """
-    if here and device:
-        raise click.UsageError("--device and --here contradict each other.")
-    with needed_packages("ONNX Runtime models", "onnxruntime"):
-        from embedl_hub.onnxruntime.place import place_of  # noqa: PLC0415 - vendor packages on use
-        from embedl_hub.onnxruntime.predicting import predict  # noqa: PLC0415
-        from embedl_hub.toolchain.model import fix_input_shape, read_model, write_model  # noqa: PLC0415
-    chosen = None if here else device or read_settings(find_home(home)).get("device")
+    chosen = chosen_device(home, device, here=here)
+    toolchain = next((each for each in toolchains() if each.predictor is not None), None)
+    if toolchain is None or toolchain.predictor is None:
+        raise ConfigError("No toolchain that is installed predicts anything.")
+    with needed_packages(f"{toolchain.title} models", toolchain.name):
+        predict = pkgutil.resolve_name(toolchain.predictor)
     with open_context(home, None, here=here) as ctx, refusals_as(CompileError):
-        source = Path(find_model(ctx, ONNXRuntimeCompiler, model))
-        claimed = ctx.claim(chosen) if chosen else contextlib.nullcontext()
-        with claimed, place_of(ctx, chosen, ONNXRuntimeCompiler) as place, working(f"{model} on {place.title}"):
-            if input_shape is not None:
-                float_model = read_model(source)
-                fix_input_shape(float_model, _sizes(input_shape))
-                source = write_model(float_model, place.scratch / "fixed.onnx")
-            told = predict(ctx, place, source, per_channel=per_channel, quantize_io=quantize_io)
+        source = Path(find_model(ctx, toolchain.compiler, model))
+        claim = ctx.claim(chosen) if chosen else contextlib.nullcontext()
+        with claim, working(f"{model} on {chosen or 'this machine'}"):
+            prediction = predict(
+                ctx,
+                chosen,
+                source,
+                input_shape=read_shape(input_shape),
+                per_channel=per_channel,
+                quantize_io=quantize_io,
+            )
     if as_json:
-        emit({"model": model, **told.to_dict()})
+        emit({"model": model, **prediction.to_dict()})
         return
-    click.echo(f"{told}")
-    gain = told.gain
+    click.echo(f"{prediction}")
+    gain = prediction.gain
     rows = [("float", number(gain.float_ms, "ms")), ("INT8", number(gain.int8_ms, "ms"))]
-    rows += [("kernels", f"{told.family or 'unknown'}, ONNX Runtime {told.runtime_version}")]
+    rows += [("kernels", f"{prediction.family or 'unknown'}, {toolchain.title} {prediction.runtime_version}")]
     rows += [("eats the gain", reason) for reason in gain.reasons]
     table(None, rows, folds=True)
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--input-shape is {text!r}; it must be sizes with commas between, as 1,3,224,224.") from None

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from embedl_hub.cli._output import home_option
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.tracking import Store, find_home, reindex
 
 
 @click.command()
-@click.option("--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given.")
+@home_option
 def command(home: Path | None) -> None:
     """Rebuild the index of runs from the run folders.
 
@@ -25,7 +26,5 @@ def command(home: Path | None) -> None:
     with Store(folder) as store:
         unread = store.folders_without_a_run()
     if unread:
-        raise TrackingError(
-            f"The manifests of {len(unread)} folders could not be read; they are left alone: "
-            + ", ".join(str(path) for path in unread)
-        )
+        paths = ", ".join(map(str, unread))
+        raise TrackingError(f"The manifests of {len(unread)} folders could not be read; they are left alone: {paths}")

@@ -1,37 +1,47 @@
-"""``embedl-hub run``: find, show, start, finish, put aside, carry and remove runs."""
+"""``embedl-hub run``: find, show, start, finish, archive, export and delete runs."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.cli._output import NETWORK, emit, home_option, json_option, number, open_store, progress, table
+from embedl_hub.cli._output import (
+    NETWORK,
+    check_report_path,
+    emit,
+    home_option,
+    json_option,
+    number,
+    open_store,
+    progress,
+    report,
+    table,
+    write_report,
+)
 from embedl_hub.cli._output import size as shown_size
 from embedl_hub.cli._settings import project_in_use
+from embedl_hub.cli.log import attached
 from embedl_hub.errors import ConfigError, TrackingError
-from embedl_hub.tracking import Client, RunStatus, RunType, Store, check_filter, equal, find_home, open_uplink
+from embedl_hub.tracking import Client, Run, RunStatus, RunType, Store, check_filter, equal, find_home, open_uplink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from embedl_hub.core.profile import ModuleTimes
-    from embedl_hub.tracking import Run
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
-_VALUES = ("params", "metrics", "tags", "artifacts", "traceback")
 _MODULES_SHOWN = 20
 _ENDINGS = ("FINISHED", "FAILED", "KILLED")
 
 
 @click.group()
 def command() -> None:
-    """Find, show, start, finish, put aside, carry and remove runs."""
+    """Find, show, start, finish, archive, export and delete runs."""
 
 
 def _search_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -105,18 +115,18 @@ def list_(  # noqa: PLR0913, PLR0917 - click's options
 @json_option
 def show(run_id: str, home: Path | None, as_json: bool) -> None:
     """Show one run with everything it logged; the beginning of its id is enough."""
+    from embedl_hub.core.document import document_of  # noqa: PLC0415 - only here
+    from embedl_hub.core.profile import module_times  # noqa: PLC0415
+
     with open_store(home) as store:
         run = store.run(run_id)
         lineage = store.lineage(run.id)
-    related = {
-        "made_from": [other.id for other in lineage.made_from],
-        "used_by": [other.id for other in lineage.used_by],
-        "parts": [other.id for other in lineage.parts],
-    }
-    modules = _modules(run)
+    related = {what: [other.id for other in getattr(lineage, what)] for what in ("made_from", "used_by", "parts")}
+    # None for what is no profile, or one whose model names no modules.
+    modules = module_times(document_of(run)[0]) if run.type == "PROFILE" else None
     if as_json:
-        told = None if modules is None else dataclasses.asdict(modules)
-        emit({**_as_dict(run), "lineage": related, "modules": told})
+        times = None if modules is None else dataclasses.asdict(modules)
+        emit({**_as_dict(run), "lineage": related, "modules": times})
         return
     facts = [("run", run.id), ("project", run.project), ("type", run.type), ("name", run.name)]
     facts += [("status", f"{run.status.value}{', archived' if run.archived else ''}")]
@@ -134,20 +144,6 @@ def show(run_id: str, home: Path | None, as_json: bool) -> None:
         _show_modules(modules)
     if run.traceback:
         click.echo(run.traceback)
-
-
-def _modules(run: Run) -> ModuleTimes | None:
-    """Return a profile by modules; None for what is no profile, or one whose model names none."""
-    from embedl_hub.core.profile import module_times  # noqa: PLC0415 - only here
-
-    artifact = run.artifacts.get("output_file")
-    if run.type != "PROFILE" or artifact is None or artifact.local_path is None:
-        return None
-    try:
-        document = json.loads(artifact.local_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return module_times(document) if isinstance(document, dict) else None
 
 
 def _show_modules(modules: ModuleTimes) -> None:
@@ -183,10 +179,7 @@ def start(run_type: str, name: str | None, project: str | None, home: Path | Non
         client = Client(project_in_use(home, project), store, uplink=open_uplink(store))
         run_id = client.start_detached(run_type.upper(), name)
         client.close()
-    if as_json:
-        emit({"run": run_id})
-    else:
-        click.echo(run_id)
+    report({"run": run_id}, run_id, as_json=as_json)
 
 
 @command.command("finish")
@@ -197,13 +190,9 @@ def start(run_type: str, name: str | None, project: str | None, home: Path | Non
 @json_option
 def finish(run_id: str, status: str, error: str | None, home: Path | None, as_json: bool) -> None:
     """End a run that `run start` began."""
-    with open_store(home) as store:
-        client = Client("default", store, uplink=open_uplink(store))
-        with client.attach(run_id) as run:
-            run.finish(RunStatus(status.upper()), error=error)
-        client.close()
-    if as_json:
-        emit({"run": run.id, "status": status.upper()})
+    with attached(home, run_id) as run:
+        run.finish(RunStatus(status.upper()), error=error)
+    report({"run": run.id, "status": status.upper()}, as_json=as_json)
 
 
 @command.command("archive")
@@ -212,15 +201,13 @@ def finish(run_id: str, status: str, error: str | None, home: Path | None, as_js
 @home_option
 @json_option
 def archive(run_ids: tuple[str, ...], undo: bool, home: Path | None, as_json: bool) -> None:
-    """Put finished runs aside: they stay, and lists leave them out."""
+    """Archive finished runs: they stay, and lists leave them out."""
     with open_store(home) as store:
         found = [store.run(run_id).id for run_id in run_ids]
         for run_id in found:
             store.archive(run_id, archived=not undo)
-    if as_json:
-        emit({"archived": not undo, "runs": found})
-    else:
-        click.echo(f"{'Back again' if undo else 'Put aside'}: {', '.join(found)}")
+    text = f"{'Restored' if undo else 'Archived'}: {', '.join(found)}"
+    report({"archived": not undo, "runs": found}, text, as_json=as_json)
 
 
 @command.command("delete")
@@ -239,16 +226,14 @@ def delete(run_ids: tuple[str, ...], yes: bool, home: Path | None, as_json: bool
             click.confirm(f"Remove {names} for good?", abort=True)
         for run in found:
             store.delete(run.id)
-    if as_json:
-        emit({"deleted": [run.id for run in found]})
-    else:
-        click.echo(f"Removed: {', '.join(run.id for run in found)}")
+    deleted = [run.id for run in found]
+    report({"deleted": deleted}, f"Removed: {', '.join(deleted)}", as_json=as_json)
 
 
 @command.command("bundle")
 @click.argument("run_ids", nargs=-1)
 @click.option("--project", help="All runs of this project, the archived ones too.")
-@click.option("-o", "--output", type=_FILE, required=True, help="The file to write, by custom .zip.")
+@click.option("-o", "--output", type=_FILE, required=True, help="Output file (usually .zip).")
 @home_option
 @json_option
 def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Path | None, as_json: bool) -> None:
@@ -264,13 +249,11 @@ def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Pa
                 raise TrackingError(f"There are no runs of project {project!r} in {store.home}.")
         else:
             found = [store.run(run_id).id for run_id in run_ids]
-        with progress("Bundling runs") as told:
-            contents = export_bundle(store, found, output, progress=told)
+        with progress("Bundling runs") as advance:
+            contents = export_bundle(store, found, output, progress=advance)
     size = output.stat().st_size
-    if as_json:
-        emit({"file": str(output), "runs": found, "contents": contents, "size_bytes": size})
-    else:
-        click.echo(f"{output}: {len(found)} runs, {contents} contents, {shown_size(size)}")
+    facts = {"file": str(output), "runs": found, "contents": contents, "size_bytes": size}
+    report(facts, f"{output}: {len(found)} runs, {contents} contents, {shown_size(size)}", as_json=as_json)
 
 
 @command.command("import")
@@ -282,34 +265,25 @@ def import_(file: Path, home: Path | None, as_json: bool) -> None:
     from embedl_hub.tracking import import_bundle  # noqa: PLC0415 - only here
 
     with Store(find_home(home)) as store:
-        brought = import_bundle(store, file)
-    if as_json:
-        emit({"runs": brought.runs, "known_already": brought.known_already})
-    else:
-        click.echo(f"{len(brought.runs)} runs taken in, {len(brought.known_already)} were here already.")
+        imported = import_bundle(store, file)
+    facts = {"runs": imported.runs, "known_already": imported.known_already}
+    text = f"{len(imported.runs)} runs imported, {len(imported.known_already)} already present."
+    report(facts, text, as_json=as_json)
 
 
 @command.command("report")
 @click.argument("run_ids", nargs=-1, required=True)
-@click.option("-o", "--output", type=_FILE, required=True, help="The file to write, by custom .html.")
+@click.option("-o", "--output", type=_FILE, required=True, help="Output file (usually .html).")
 @home_option
 @json_option
-def report(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: bool) -> None:
+def report_(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: bool) -> None:
     """Write one run, a sweep's matrix, or two to six runs side by side, as one HTML file that needs nothing else."""
-    from embedl_hub.page import export_comparison, export_run  # noqa: PLC0415 - an extra
-
-    if output.suffix not in {".html", ".htm"}:
-        raise ConfigError(f"A report is an HTML file; name it .html, not {output.name!r}.")
+    check_report_path(output)
     with open_store(home) as store:
         found = [store.run(run_id).id for run_id in run_ids]
-        if len(found) == 1:
-            export_run(store, found[0], output)
-        else:
-            export_comparison(store, found, output)
-    if as_json:
-        emit({"file": str(output), "runs": found, "size_bytes": output.stat().st_size})
-    else:
-        click.echo(f"{output}: {shown_size(output.stat().st_size)}")
+        write_report(store, found, output)
+    size = output.stat().st_size
+    report({"file": str(output), "runs": found, "size_bytes": size}, f"{output}: {shown_size(size)}", as_json=as_json)
 
 
 @command.command("table")
@@ -328,10 +302,7 @@ def table_(  # noqa: PLR0913, PLR0917 - click's options
         words = _where(where, project=project, status=status, type=run_type, device=device)
         runs = store.runs(words, order=order, archived=None if archived else False)
     write_table(runs, output)
-    if as_json:
-        emit({"file": str(output), "runs": len(runs)})
-    else:
-        click.echo(f"{output}: {len(runs)} runs")
+    report({"file": str(output), "runs": len(runs)}, f"{output}: {len(runs)} runs", as_json=as_json)
 
 
 def when(run: Run) -> str:
@@ -362,37 +333,31 @@ def _value(run: Run, column: str) -> str:
 
 
 def _metrics(run: Run) -> dict[str, str]:
+    from embedl_hub.core.document import find_metric  # noqa: PLC0415 - only here
+
     series: dict[str, list[float]] = {}
     for metric in run.metrics:
         series.setdefault(metric.name, []).append(metric.value)
     return {
-        name: f"{values[-1]:g}" + (f" (last of {len(values)})" if len(values) > 1 else "")
+        name: f"{values[-1]:g} {find_metric(name).unit}".strip()
+        + (f" (last of {len(values)})" if len(values) > 1 else "")
         for name, values in series.items()
     }
 
 
 def _head(run: Run) -> dict[str, object]:
     """Return a run as a list has it: without its artifacts, each metric with its last value."""
-    values = {name: value for name, value in _as_dict(run).items() if name not in _VALUES}
-    metrics: Sequence[tuple[str, float]] = [(metric.name, metric.value) for metric in run.metrics]
-    return values | {
-        "params": {name: param.value for name, param in run.params.items()},
-        "metrics": dict(metrics),
-        "tags": dict(run.tags),
-    }
+    values = _as_dict(run)
+    del values["artifacts"], values["traceback"]
+    return values | {"metrics": {metric.name: metric.value for metric in run.metrics}}
 
 
 def _as_dict(run: Run) -> dict[str, object]:
     values = dataclasses.asdict(run)
     values["params"] = {name: param.value for name, param in run.params.items()}
+    fields = ("file_name", "size_bytes", "sha256", "is_folder")
     values["artifacts"] = {
-        name: {
-            "file_name": item.file_name,
-            "size_bytes": item.size_bytes,
-            "sha256": item.sha256,
-            "is_folder": item.is_folder,
-            "path": str(item.local_path),
-        }
+        name: {**{field: getattr(item, field) for field in fields}, "path": str(item.local_path)}
         for name, item in run.artifacts.items()
     }
     return values

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import functools
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import json_option
+from embedl_hub.cli._output import PATH, json_option, report
 from embedl_hub.server import ACCESS, ALL_PROJECTS, Key, KeyRing, Settings, serve
 
-_home_option = click.option(
-    "--home",
-    type=click.Path(path_type=Path),
-    envvar="EMBEDL_HUB_SERVER_HOME",
-    required=True,
-    help="The server's own folder.",
+_home = functools.partial(
+    click.option, "--home", type=PATH, envvar="EMBEDL_HUB_SERVER_HOME", help="The server's own folder."
 )
 _MIB = 1 << 20
 
 
 @click.group(invoke_without_command=True)
-@click.option(
-    "--home", type=click.Path(path_type=Path), envvar="EMBEDL_HUB_SERVER_HOME", help="The server's own folder."
-)
+@_home()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8410, show_default=True, help="0 for a free one.")
 @click.option(
@@ -72,38 +66,34 @@ def key_group() -> None:
 @click.argument("name")
 @click.option("--project", "projects", multiple=True, required=True, help=f"What it opens; {ALL_PROJECTS} for all.")
 @click.option("--access", type=click.Choice(ACCESS), default="write", show_default=True, help="What it is for.")
-@_home_option
+@_home(required=True)
 @json_option
 def add(name: str, projects: tuple[str, ...], access: str, home: Path, as_json: bool) -> None:
     """Make a key and print it, once."""
     key, text = KeyRing(home).add(name, projects, access)
-    if as_json:
-        click.echo(json.dumps({**_facts(key), "key": text}))
-        return
-    click.echo(text)
-    click.echo(
-        f"This is key {key.id} ({access}, {', '.join(projects)}). It is shown this once and kept nowhere.", err=True
-    )
+    report({**_facts(key), "key": text}, text, as_json=as_json)
+    if not as_json:
+        hint = f"This is key {key.id} ({access}, {', '.join(projects)}). It is shown this once and kept nowhere."
+        click.echo(hint, err=True)
 
 
 @key_group.command("list")
-@_home_option
+@_home(required=True)
 @json_option
 def list_(home: Path, as_json: bool) -> None:
     """List keys, the revoked ones included."""
     keys = KeyRing(home).all()
-    if as_json:
-        click.echo(json.dumps([_facts(key) for key in keys]))
-        return
+    lines = []
     for key in keys:
         ended = "" if key.revoked_ms is None else f", revoked {_when(key.revoked_ms)}"
         projects = ", ".join(key.projects)
-        click.echo(f"{key.id}  {key.access:5}  {key.name}  {projects}  made {_when(key.created_ms)}{ended}")
+        lines.append(f"{key.id}  {key.access:5}  {key.name}  {projects}  made {_when(key.created_ms)}{ended}")
+    report([_facts(key) for key in keys], *lines, as_json=as_json)
 
 
 @key_group.command("revoke")
 @click.argument("key_id")
-@_home_option
+@_home(required=True)
 def revoke(key_id: str, home: Path) -> None:
     """End a key, at once."""
     key = KeyRing(home).revoke(key_id)
@@ -111,14 +101,9 @@ def revoke(key_id: str, home: Path) -> None:
 
 
 def _facts(key: Key) -> dict[str, object]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "access": key.access,
-        "projects": list(key.projects),
-        "made": _when(key.created_ms),
-        "revoked": None if key.revoked_ms is None else _when(key.revoked_ms),
-    }
+    revoked = None if key.revoked_ms is None else _when(key.revoked_ms)
+    facts = {"id": key.id, "name": key.name, "access": key.access, "projects": list(key.projects)}
+    return {**facts, "made": _when(key.created_ms), "revoked": revoked}
 
 
 def _when(time_ms: int) -> str:

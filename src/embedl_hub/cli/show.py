@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 import click
 
@@ -13,9 +14,6 @@ from embedl_hub.cli._settings import DEFAULT_PROJECT, read_settings
 from embedl_hub.core.device import DEVICES_FILE, read_devices
 from embedl_hub.credentials import find_server
 from embedl_hub.tracking import find_home
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command()
@@ -26,25 +24,22 @@ def command(home: Path | None, as_json: bool) -> None:
     folder = find_home(home)
     settings = read_settings(folder)
     server = find_server()
-    facts = {
-        "home": str(folder),
-        "home_exists": folder.is_dir(),
-        "project": settings.get("project", DEFAULT_PROJECT),
-        "device": settings.get("device"),
-        "devices": list(read_devices(folder / DEVICES_FILE)),
-        "server": None if server is None else server.url,
-        "has_key": server is not None and server.key is not None,
-        "versions": versions(),
-    }
+    project, device = settings.get("project", DEFAULT_PROJECT), settings.get("device")
+    devices = list(read_devices(folder / DEVICES_FILE))
     if as_json:
-        emit(facts)
+        emit(
+            {
+                "home": str(folder), "home_exists": folder.is_dir(), "project": project, "device": device,
+                "devices": devices, "server": None if server is None else server.url,
+                "has_key": server is not None and server.key is not None, "versions": versions(),
+            }
+        )  # fmt: skip
         return
-    there = "" if facts["home_exists"] else " (not there yet)"
     rows = [
-        ("home", f"{folder}{there}"),
-        ("project", str(facts["project"])),
-        ("device", str(facts["device"] or "the first that serves a step")),
-        ("devices", ", ".join(map(str, read_devices(folder / DEVICES_FILE))) or "none; this machine serves"),
+        ("home", f"{folder}{'' if folder.is_dir() else ' (not there yet)'}"),
+        ("project", project),
+        ("device", device or "the first compatible one"),
+        ("devices", ", ".join(devices) or "none; this machine serves"),
         ("server", "none: runs stay here" if server is None else f"{server.url}{'' if server.key else ' (no key)'}"),
         *((f"{name}", version) for name, version in versions().items()),
     ]
@@ -53,11 +48,6 @@ def command(home: Path | None, as_json: bool) -> None:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of our installed distributions."""
-    ours = {
-        str(each.name): each.version for each in importlib.metadata.distributions() if _is_ours(str(each.name or ""))
-    }
-    return {"python": platform.python_version(), **dict(sorted(ours.items()))}
-
-
-def _is_ours(name: str) -> bool:
-    return name.lower().replace("_", "-").startswith("edgeproof-")
+    installed = {str(each.name or ""): each.version for each in importlib.metadata.distributions()}
+    ours = {name: installed[name] for name in sorted(installed) if re.match("edgeproof[-_]", name.lower())}
+    return {"python": platform.python_version(), **ours}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +16,20 @@ from embedl_hub.cli._output import RUINED, alarm, emit, home_option, json_option
 from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.cli._steps import open_context
 from embedl_hub.core.device import Device
+from embedl_hub.core.document import columns, find_metric
 from embedl_hub.fleet import (
     HERE,
+    CellResult,
     CellState,
+    DeviceSelection,
+    Outcome,
+    Plan,
     Progress,
+    Ranking,
+    Step,
     StepKind,
+    Sweep,
+    SweepResult,
     find_engine,
     find_sweep,
     plan_sweep,
@@ -29,13 +40,9 @@ from embedl_hub.health import HealthWatch
 from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from embedl_hub.core import HubContext
-    from embedl_hub.fleet import CellResult, Outcome, Plan, Ranking, Step, Sweep, SweepResult
 
 _NEWEST = "newest"
-_SHOWN = (("latency_median", "ms"), ("latency", "ms"), ("accuracy", ""), ("top1_agreement", ""), ("cosine", ""))
 _MOST_ROWS = 200
 
 
@@ -45,7 +52,7 @@ _MOST_ROWS = 200
 @click.option(
     "--resume", is_flag=False, flag_value=_NEWEST, metavar="[ID]", help="Go on with a sweep; the newest of its name."
 )
-@click.option("--retry-failed", is_flag=True, help="With --resume, try again what failed on the model's own account.")
+@click.option("--retry-failed", is_flag=True, help="With --resume, run again what failed because of the model.")
 @click.option("--engine", default="threads", show_default=True, help="Who places the work.")
 @click.option("--reuse-measurements", is_flag=True, help="Take earlier profiles and answers of the very same steps.")
 @click.option("--watch-health/--no-watch-health", default=True, help="Check boards on a schedule and after failures.")
@@ -54,19 +61,9 @@ _MOST_ROWS = 200
 @json_option
 @click.pass_context
 def command(  # noqa: PLR0913 - options
-    ctx: click.Context,
-    *,
-    plan: Path,
-    dry_run: bool,
-    resume: str | None,
-    retry_failed: bool,
-    engine: str,
-    reuse_measurements: bool,
-    watch_health: bool,
-    project: str | None,
-    home: Path | None,
-    as_json: bool,
-) -> None:
+    ctx: click.Context, *, plan: Path, dry_run: bool, resume: str | None, retry_failed: bool, engine: str,
+    reuse_measurements: bool, watch_health: bool, project: str | None, home: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Compile, profile and invoke every model of PLAN (a TOML file) with every option on every device.
 
     Steps that several cells share are done once. What a killed sweep finished is not done again: --resume.
@@ -88,14 +85,9 @@ def command(  # noqa: PLR0913 - options
         try:
             with _watching(written, as_json=as_json) as listener, _health(hub, written, watch=watch_health) as health:
                 result = run_sweep(
-                    hub,
-                    written,
-                    engine=find_engine(engine),
-                    resume=resume,
-                    retry_failed=retry_failed,
-                    listener=listener,
-                    health=health,
-                )
+                    hub, written, engine=find_engine(engine), resume=resume, retry_failed=retry_failed,
+                    listener=listener, health=health,
+                )  # fmt: skip
         except KeyboardInterrupt:
             click.echo(f"Stopped; what is done is kept. Go on with: embedl-hub sweep {plan} --resume", err=True)
             raise
@@ -117,25 +109,28 @@ def _health(hub: HubContext, plan: Plan, *, watch: bool) -> Iterator[HealthWatch
 
 def _where(sweep: Sweep, home: Path | None) -> Sweep:
     """Return the sweep with its devices named: the one in use, or this machine, where it names none."""
-    wish = sweep.devices
-    if wish.names or wish.where is not None or wish.pools:
+    if sweep.devices:
         return sweep
     chosen = read_settings(find_home(home)).get("device", HERE)
-    return replace(sweep, devices=replace(wish, names=(chosen,)))
+    return replace(sweep, devices=DeviceSelection((chosen,)))
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
-    needed: dict[str, int] = {}
-    for cell in plan.cells:
-        for key in cell.steps:
-            needed[key] = needed.get(key, 0) + 1
+    needed = Counter(key for cell in plan.cells for key in cell.steps)
     if as_json:
-        emit(_plan_facts(plan, needed))
+        cells = [{name: value for name, value in vars(cell).items() if name != "id"} for cell in plan.cells]
+        steps = {key: {"kind": step.kind, "cells": needed[key]} for key, step in plan.steps.items()}
+        targets = {target.name: list(target.devices) for target in plan.targets}
+        emit({"name": plan.name, "targets": targets, "cells": cells, "steps": steps})
         return
-    rows = []
-    for cell in plan.cells[:_MOST_ROWS]:
-        steps = [_step_word(plan.steps[key], needed[key]) for key in cell.steps]
-        rows.append((cell.model, cell.option, cell.target, " → ".join(steps)))
+    titles = {
+        key: step.kind if needed[key] == 1 else f"{step.kind} (shared by {needed[key]})"
+        for key, step in plan.steps.items()
+    }
+    rows = [
+        (cell.model, cell.option, cell.target, " → ".join(titles[key] for key in cell.steps))
+        for cell in plan.cells[:_MOST_ROWS]
+    ]
     table(("model", "option", "target", "steps"), rows)
     if len(plan.cells) > _MOST_ROWS:
         click.echo(f"... and {len(plan.cells) - _MOST_ROWS} more cells.")
@@ -145,22 +140,6 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
     listed = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
     shared = sum(needed.values()) - len(plan.steps)
     click.echo(f"{len(plan.cells)} cells, {len(plan.steps)} steps ({listed}); {shared} are shared and done once.")
-
-
-def _step_word(step: Step, cells: int) -> str:
-    return step.kind if cells == 1 else f"{step.kind} (shared by {cells})"
-
-
-def _plan_facts(plan: Plan, needed: dict[str, int]) -> dict[str, Any]:
-    return {
-        "name": plan.name,
-        "targets": {target.name: list(target.devices) for target in plan.targets},
-        "cells": [
-            {"model": cell.model, "option": cell.option, "target": cell.target, "steps": list(cell.steps)}
-            for cell in plan.cells
-        ],
-        "steps": {key: {"kind": step.kind, "cells": needed[key]} for key, step in plan.steps.items()},
-    }
 
 
 class _Lines(Progress):
@@ -239,15 +218,15 @@ def _left(seconds: float | None) -> str:
 
 def _numbers(result: CellResult) -> str:
     """Return what a cell measured, the most telling first, with its verdict."""
-    found = [(name, number(value, unit)) for name, unit in _SHOWN if (value := result.metric(name)) is not None]
-    # The mean beside the median says nothing new.
-    shown = [text if name.startswith("latency") else f"{name} {text}" for name, text in found if name != "latency"]
-    shown = shown or [text for _, text in found] or [str(result.state)]
+    shown = []
+    for metric in map(find_metric, columns(result.metrics)):
+        text = number(result.metrics[metric.key], metric.unit)
+        shown.append(text if metric.is_speed else f"{metric.key} {text}")
+    shown = shown or [str(result.state)]
     profile = result.outcomes.get(StepKind.PROFILE)
     if profile is not None and profile.verdict:
-        shown.append(profile.verdict)
-    if any(outcome.is_cached for outcome in result.outcomes.values()):
-        cached = [kind for kind, outcome in result.outcomes.items() if outcome.is_cached]
+        shown.append(str(profile.verdict))
+    if cached := [kind for kind, outcome in result.outcomes.items() if outcome.is_cached]:
         shown.append(f"({', '.join(cached)} from before)")
     return " ".join(shown)
 
@@ -277,16 +256,15 @@ def _order(ranking: Ranking) -> str:
     """Return a ranking for people: what is not shown to differ has a question mark between."""
     if ranking.error is not None:
         return f"not ranked: {_short(ranking.error)}"
-    words = []
+    texts = []
     for place in ranking.options:
-        words.append(f"{place.option} {number(place.latency_median, 'ms')}")
+        texts.append(f"{place.option} {number(place.latency_median, 'ms')}")
         if place.ratio_to_next is not None:
-            sign = "<" if place.is_told_apart else "<?"
-            words.append(f"{sign} (× {place.ratio_to_next:.3f})")
-    return " ".join(words)
+            texts.append(f"{'<' if place.is_significant else '<?'} (× {place.ratio_to_next:.3f})")
+    return " ".join(texts)
 
 
-def _result_facts(result: SweepResult) -> dict[str, Any]:
+def _result_facts(result: SweepResult) -> dict[str, object]:
     return {
         "sweep": result.id,
         "cells": [
@@ -295,10 +273,7 @@ def _result_facts(result: SweepResult) -> dict[str, Any]:
                 "state": each.state, "reason": each.reason, "ruined": each.is_ruined,
                 "runs": {kind: outcome.run_id for kind, outcome in each.outcomes.items()},
                 "cached": [kind for kind, outcome in each.outcomes.items() if outcome.is_cached],
-                "metrics": {
-                    **{name: value for outcome in each.outcomes.values() for name, value in outcome.metrics.items()},
-                    **each.scores,
-                },
+                "metrics": dict(each.metrics),
                 "verdict": next((outcome.verdict for outcome in each.outcomes.values() if outcome.verdict), None),
             }
             for each in result.cells

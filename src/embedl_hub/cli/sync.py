@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import home_option, json_option, open_store
+from embedl_hub.cli._output import home_option, json_option, open_store, report
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.tracking import open_uplink
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command()
@@ -31,10 +27,8 @@ def command(home: Path | None, everything: bool, as_json: bool) -> None:
             raise ConfigError("No server is known. Name one: embedl-hub auth URL, or set EMBEDL_HUB_API_BASE_URL.")
         runs = [run_id for run_id, _ in store.manifests()] if everything else []
         sent = uplink.send_all(also=runs)
-    if as_json:
-        click.echo(json.dumps({"sent": sent.runs, "waiting": sent.waiting, "refused": sent.refused}))
-    else:
-        click.echo(f"Runs sent: {sent.runs}. Still to be sent: {sent.waiting}.")
+    facts = {"sent": sent.runs, "waiting": sent.waiting, "refused": sent.refused}
+    report(facts, f"Runs sent: {sent.runs}. Still to be sent: {sent.waiting}.", as_json=as_json)
     if sent.refused:
         reasons = "\n".join(f"{run_id}: {reason}" for run_id, reason in sent.refused.items())
         raise TrackingError(f"The server does not take {len(sent.refused)} runs:\n{reasons}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from embedl_hub.cli._output import home_option
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import Store, find_home
 
@@ -21,7 +22,7 @@ _HOSTS = (_ADDRESS, "localhost")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8734, show_default=True, help="0 takes any free one.")
 @click.option("--no-browser", is_flag=True, help="Do not open the browser.")
 @click.option("--write", is_flag=True, help="Let the page label, archive and delete runs.")
-@click.option("--home", type=click.Path(path_type=Path), help="The store's folder; found as for a run if not given.")
+@home_option
 def command(port: int, no_browser: bool, write: bool, home: Path | None) -> None:
     """Show runs, profiles, comparisons and devices in the browser; only from this machine, and read-only."""
     from embedl_hub import page  # noqa: PLC0415 - after the options are known to be right

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option
+from embedl_hub.cli._output import home_option, json_option, report
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.core.device import DEVICES_FILE, read_devices
-from embedl_hub.errors import ConfigError, UnknownDeviceError, known
+from embedl_hub.errors import ConfigError, UnknownDeviceError, quoted_list
 from embedl_hub.tracking import check_name, find_home
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import tomlkit
 
 
 @click.command()
 @click.option("--project", help="Record runs under this project.")
-@click.option("--device", help="Run on this device; an empty name goes back to the first that serves.")
+@click.option("--device", help="Run on this device; an empty name goes back to the first compatible one.")
 @home_option
 @json_option
 def command(project: str | None, device: str | None, home: Path | None, as_json: bool) -> None:
@@ -32,23 +31,20 @@ def command(project: str | None, device: str | None, home: Path | None, as_json:
         names = read_devices(folder / DEVICES_FILE)
         if device not in names:
             raise UnknownDeviceError(
-                f"There is no device {device!r} in {folder / DEVICES_FILE}; there are: {known(names)}. "
+                f"There is no device {device!r} in {folder / DEVICES_FILE}; there are: {quoted_list(names)}. "
                 "Add it with: embedl-hub device add"
             )
-    wishes = {"project": project, "device": device}
-    if all(wish is None for wish in wishes.values()):
+    if project is None and device is None:
         raise ConfigError("Nothing was chosen; give --project or --device. embedl-hub show tells what is in use.")
 
     def change(document: tomlkit.TOMLDocument) -> None:
-        for key, wish in wishes.items():
-            if wish:
-                document[key] = wish
-            elif wish is not None:
+        for key, value in (("project", project), ("device", device)):
+            if value:
+                document[key] = value
+            elif value is not None:
                 document.pop(key, None)
 
     change_toml(folder / SETTINGS_FILE, change)
     settings = read_settings(folder)
-    if as_json:
-        emit({"home": str(folder), **settings})
-        return
-    click.echo(f"In {folder}: " + ", ".join(f"{key} {value!r}" for key, value in settings.items()))
+    text = f"In {folder}: " + ", ".join(f"{key} {value!r}" for key, value in settings.items())
+    report({"home": str(folder), **settings}, text, as_json=as_json)

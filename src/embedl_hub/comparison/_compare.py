@@ -4,42 +4,40 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.comparison._facts import FACTS, Document, facts_of, read_document
-from embedl_hub.comparison._layers import LayerRow, overlay
-from embedl_hub.comparison._modules import FloatChoice, ModuleRow, float_choices, overlay_modules
+from embedl_device.statistics import LogError, Ratio, Series, Verdict, log_error, ratio_of, series_of
+from embedl_hub.comparison._overlay import (
+    ComparedLayer,
+    FloatChoice,
+    ModuleRow,
+    float_choices,
+    overlay,
+    overlay_modules,
+)
+from embedl_hub.core.document import ProfileDocument, document_of, find_metric, in_order
 from embedl_hub.core.profile import module_times
 from embedl_hub.errors import ConfigError
-from embedl_hub.ratios import RATES, Error, Ratio, error_of, ratio_of, take
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from embedl_hub.tracking import Run
 
-_UNITS = {
-    "fps": "1/s", "load_time": "ms", "first_latency": "ms", "peak_memory_mb": "MB", "model_size_mb": "MB",
-}  # fmt: skip
-# How a measurement was made, not what came out.
-_EFFORT = frozenset({"iterations", "warmup"})
-# The order in which a reader asks; others follow by name.
-_FIRST = (
-    "latency_median", "latency", "latency_p90", "latency_p99", "latency_min", "latency_std", "fps", "load_time",
-    "first_latency", "peak_memory_mb",
+# Operators that ONNX Runtime and its optimizer use for integers.
+_INTEGER_OPS = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger", "QAttention")
+
+# The order is the order in which a reader must look: a ratio between two models means something else than one
+# between two boards.
+FACTS = (
+    "model", "precision", "runtime", "execution providers", "device", "system", "threads", "power", "batch", "data",
+    "optimization", "provider",
 )  # fmt: skip
-_TRUSTED = (None, "stable")
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One of the runs.
-
-    Attributes:
-        verdict: What the profiler thinks of its own numbers; None for runs that are no profiles.
-        missing: Why there are no samples and layers, if there are none.
-    """
+    """One of the runs."""
 
     id: str
     name: str
@@ -49,9 +47,9 @@ class ComparedRun:
     device: str | None
     started_ms: int
     error: str | None
-    verdict: str | None
+    verdict: Verdict | None  # what the profiler thinks of its own numbers; None for runs that are no profiles
     verdict_reason: str | None
-    missing: str | None
+    missing: str | None  # why there are no samples and layers, if there are none
 
 
 @dataclass(frozen=True)
@@ -94,39 +92,24 @@ def conclusion_of(metric: str, ratio: Ratio) -> str:
         return "the same" if ratio.value == 1 else "no uncertainty known"
     if not shows:
         return "no difference shown"
-    is_more = ratio.value > 1
-    if metric.startswith("latency"):
-        return "slower" if is_more else "faster"
-    if metric in RATES:
-        return "faster" if is_more else "slower"
-    return "higher" if is_more else "lower"
+    return find_metric(metric).difference(is_more=ratio.value > 1)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two or more runs side by side; the first is what the others are held against. Plain data.
-
-    Attributes:
-        runs: The runs.
-        facts: What was measured on what: model, precision, runtime, device, threads, power, batch and so on.
-        params: Further parameters that differ.
-        metrics: The numbers, with their ratios to the first run.
-        layers: What each part of the model costs in each run.
-        modules: What each module of the network costs in each run, where the models name them.
-        outside_ms: Time of each run's layers that belong to no known module; None where a run names none.
-        float_choices: Which modules to leave in float, and what that costs.
-        cautions: What a reader must know before believing a ratio.
-    """
+    """Two or more runs side by side; the first is what the others are held against. Plain data."""
 
     runs: tuple[ComparedRun, ...]
+    # What was measured on what: model, precision, runtime, device, threads, power, batch and so on
     facts: tuple[FactRow, ...]
-    params: tuple[FactRow, ...]
-    metrics: tuple[MetricRow, ...]
-    layers: tuple[LayerRow, ...]
-    modules: tuple[ModuleRow, ...]
+    params: tuple[FactRow, ...]  # further parameters that differ
+    metrics: tuple[MetricRow, ...]  # the numbers, with their ratios to the first run
+    layers: tuple[ComparedLayer, ...]  # what each part of the model costs in each run
+    modules: tuple[ModuleRow, ...]  # what each module of the network costs in each run, where the models name them
+    # Time of each run's layers that belong to no known module; None where a run names none
     outside_ms: tuple[float | None, ...]
-    float_choices: tuple[FloatChoice, ...]
-    cautions: tuple[str, ...]
+    float_choices: tuple[FloatChoice, ...]  # which modules to leave in float, and what that costs
+    cautions: tuple[str, ...]  # what a reader must know before believing a ratio
 
     @property
     def differences(self) -> tuple[FactRow, ...]:
@@ -141,7 +124,7 @@ class Comparison:
             return ()
         return tuple(_sentence(self.runs, row, number) for number in range(1, len(self.runs)))
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return everything as plain JSON values."""
         values = asdict(self)
         for given, row in zip(values["facts"], self.facts, strict=True):
@@ -151,26 +134,21 @@ class Comparison:
         for given, choice in zip(values["float_choices"], self.float_choices, strict=True):
             given["extra_ms"], given["sentence"] = choice.extra_ms, choice.sentence()
         values["headline"] = list(self.headline())
-        plain: dict[str, Any] = json.loads(json.dumps(values))
+        plain: dict[str, object] = json.loads(json.dumps(values))
         return plain
 
 
 def compare(runs: Sequence[Run]) -> Comparison:
-    """Hold runs against the first of them.
-
-    Args:
-        runs: Two or more runs with their values, as ``Store.run`` gives them. Failed runs and runs that are no
-            profiles are welcome; what they lack is left out.
-    """
+    """Hold two or more runs, as ``Store.run`` gives them, against the first; what a run lacks is left out."""
     if len(runs) < 2:
         raise ConfigError(f"A comparison needs two runs or more, not {len(runs)}.")
     if len({run.id for run in runs}) < len(runs):
         raise ConfigError("A run was given twice; against itself it shows no difference.")
-    documents = [read_document(run) for run in runs]
+    documents, missing = zip(*map(document_of, runs), strict=True)
     facts = [facts_of(run, document) for run, document in zip(runs, documents, strict=True)]
     fact_rows = tuple(FactRow(name, tuple(fact[name] for fact in facts)) for name in FACTS)
-    compared = tuple(_compared(run, document) for run, document in zip(runs, documents, strict=True))
-    times = [module_times(document.content) for document in documents]
+    compared = tuple(map(_compared, runs, missing))
+    times = [module_times(document) for document in documents]
     modules = overlay_modules(times)
     return Comparison(
         runs=compared,
@@ -178,66 +156,51 @@ def compare(runs: Sequence[Run]) -> Comparison:
         # What stands among the facts already is not said twice.
         params=tuple(row for row in _differing_params(runs) if row not in fact_rows),
         metrics=_metric_rows(runs, documents),
-        layers=overlay([document.layers for document in documents]),
+        layers=overlay([document.rows for document in documents]),
         modules=modules,
-        outside_ms=tuple(None if one is None else one.added_ms + one.unnamed_ms for one in times),
+        outside_ms=tuple(None if each is None else each.added_ms + each.unnamed_ms for each in times),
         float_choices=float_choices(modules),
         cautions=_cautions(compared, fact_rows),
     )
 
 
-def _compared(run: Run, document: Document) -> ComparedRun:
+def _compared(run: Run, missing: str | None) -> ComparedRun:
     verdict, reason = run.params.get("verdict"), run.params.get("verdict_reason")
-    is_profile = run.type == "PROFILE"
     return ComparedRun(
-        id=run.id,
-        name=run.name,
-        project=run.project,
-        type=run.type,
-        status=str(run.status),
-        device=run.device,
-        started_ms=run.started_ms,
-        error=run.error,
-        verdict=None if verdict is None else str(verdict.value),
+        run.id, run.name, run.project, run.type, str(run.status), run.device, run.started_ms, run.error,
+        verdict=None if verdict is None else Verdict.of(verdict.value),
         verdict_reason=None if reason is None else str(reason.value),
-        missing=document.missing if is_profile else None,
-    )
+        missing=missing if run.type == "PROFILE" else None,
+    )  # fmt: skip
 
 
 def _differing_params(runs: Sequence[Run]) -> tuple[FactRow, ...]:
     names = sorted({name for run in runs for name in run.params if name not in {"verdict", "verdict_reason"}})
-    rows = []
-    for name in names:
-        values = [run.params[name].value if name in run.params else None for run in runs]
-        row = FactRow(name, tuple(None if value is None else _text(value) for value in values))
-        if row.differs or (row.is_partly_unknown and not name.startswith("$")):
-            rows.append(row)
-    return tuple(rows)
+    rows = [FactRow(name, tuple(_text(_param(run, name)) for run in runs)) for name in names]
+    return tuple(row for row in rows if row.differs or (row.is_partly_unknown and not row.name.startswith("$")))
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _metric_rows(runs: Sequence[Run], documents: Sequence[Document]) -> tuple[MetricRow, ...]:
-    names = {metric.name for run in runs for metric in run.metrics} - _EFFORT
-    ordered = [name for name in _FIRST if name in names] + sorted(names - set(_FIRST))
-    samples = [take(document.samples_us) for document in documents]
-    rows = []
-    for name in ordered:
-        values = [_finite(run, name) for run in runs]
-        errors = [error_of(name, taken) for taken in samples]
-        ratios = [_ratio(values, errors, place) for place in range(len(runs))]
-        rows.append(MetricRow(name, unit_of(name), tuple(values), tuple(ratios)))
-    return tuple(rows)
+def _metric_rows(runs: Sequence[Run], documents: Sequence[ProfileDocument]) -> tuple[MetricRow, ...]:
+    names = {metric.name for run in runs for metric in run.metrics}
+    ordered = in_order(name for name in names if not find_metric(name).is_effort)
+    samples = [series_of(document.samples_us) for document in documents]
+
+    def row(name: str) -> MetricRow:
+        values = tuple(_finite(run, name) for run in runs)
+        errors = [error_of(name, series) for series in samples]
+        ratios = tuple(_ratio(values, errors, place) for place in range(len(runs)))
+        return MetricRow(name, find_metric(name).unit, values, ratios)
+
+    return tuple(map(row, ordered))
 
 
-def unit_of(name: str) -> str:
-    """Return the unit of a metric by its name; nothing for a plain number."""
-    return _UNITS.get(name, "ms" if name.startswith("latency") else "")
-
-
-def _ratio(values: Sequence[float | None], errors: Sequence[Error | None], place: int) -> Ratio | None:
+def _ratio(values: Sequence[float | None], errors: Sequence[LogError | None], place: int) -> Ratio | None:
     value, first = values[place], values[0]
     if place == 0 or value is None or first is None or first == 0:
         return None
@@ -250,23 +213,25 @@ def _finite(run: Run, name: str) -> float | None:
 
 
 def _cautions(runs: Sequence[ComparedRun], facts: Sequence[FactRow]) -> tuple[str, ...]:
-    said = [f"Run {run.id} ({run.name}) is {run.status}: {run.error or 'no reason kept'}" for run in runs
-            if run.status != "FINISHED"]  # fmt: skip
-    said += [f"Run {run.id}: {run.missing}, so its numbers come without an interval." for run in runs if run.missing]
-    said += [
+    cautions = [f"Run {run.id} ({run.name}) is {run.status}: {run.error or 'no reason kept'}" for run in runs
+                if run.status != "FINISHED"]  # fmt: skip
+    cautions += [
+        f"Run {run.id}: {run.missing}, so its numbers come without an interval." for run in runs if run.missing
+    ]
+    cautions += [
         f"Run {run.id} is {run.verdict} ({run.verdict_reason}): measure it again before believing a ratio."
         for run in runs
-        if run.verdict not in _TRUSTED
+        if run.verdict is not None and not run.verdict.is_stable
     ]
     unknown = [row.name for row in facts if row.is_partly_unknown]
     if unknown:
-        said.append(f"Not every run tells its {', '.join(unknown)}; they may differ there too.")
+        cautions.append(f"Not every run tells its {', '.join(unknown)}; they may differ there too.")
     if sum(run.type == "PROFILE" for run in runs) > 1:
-        said.append(
+        cautions.append(
             "Intervals come from the samples within each run; what changed between the runs is not in them. "
             "To be sure, measure in turns: embedl-hub compare --paired, or embedl-hub gate."
         )
-    return tuple(said)
+    return tuple(cautions)
 
 
 def _sentence(runs: Sequence[ComparedRun], row: MetricRow, number: int) -> str:
@@ -275,3 +240,86 @@ def _sentence(runs: Sequence[ComparedRun], row: MetricRow, number: int) -> str:
         return f"{pair} cannot be compared"
     interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
     return f"{pair} × {ratio.value:.3f}{interval}: {row.conclusion(number)}"
+
+
+def error_of(key: str, series: Series | None) -> LogError | None:
+    """Return how far a metric is known from its samples; None where they do not tell."""
+    statistic = find_metric(key).statistic
+    return None if statistic is None else log_error(series, None if statistic == "mean" else statistic)
+
+
+def facts_of(run: Run, document: ProfileDocument) -> dict[str, str | None]:
+    model, spec = run.artifacts.get("input"), _param(run, "$device_spec")
+    spec = spec if isinstance(spec, dict) else {}
+    facts = {
+        "model": None if model is None else f"{model.file_name} ({model.sha256[:12]})",
+        "precision": _precision(run, document),
+        "runtime": _runtime(run, document),
+        "execution providers": _joined(document.fact("settings", "providers")),
+        "device": _device(run, document, spec),
+        "system": document.fact("environment", "board", "system") or spec.get("os"),
+        "threads": _threads(document),
+        "power": _power(document),
+        "batch": _batch(document),
+        "data": document.fact("data", "source"),
+        "optimization": document.fact("settings", "level"),
+        "provider": run.provider,
+    }
+    return {name: None if facts[name] is None else str(facts[name]) for name in FACTS}
+
+
+def _precision(run: Run, document: ProfileDocument) -> str | None:
+    if isinstance(told := _param(run, "precision"), str):
+        return told
+    if run.params.get("quantization") is not None:
+        return "int8"
+    if not document.rows:
+        return None
+    return "int8" if any(row.op_type.startswith(_INTEGER_OPS) for row in document.rows) else "float"
+
+
+def _runtime(run: Run, document: ProfileDocument) -> str | None:
+    name = document.runtime.name or _param(run, "$runtime")
+    version = document.runtime.version or _param(run, "runtime_version")
+    return " ".join(str(part) for part in (name, version) if part) or None
+
+
+def _device(run: Run, document: ProfileDocument, spec: Mapping[str, Any]) -> str | None:
+    board = document.fact("environment", "board")
+    board = board if isinstance(board, Mapping) else {}
+    hardware = [spec.get("device_name") or board.get("model"), board.get("cpu") or spec.get("cpu")]
+    described = ", ".join(str(part) for part in hardware if part)
+    name = run.device or document.place or ("this machine" if run.provider == "local" else None)
+    return f"{name} ({described})" if name and described else name or described or None
+
+
+def _threads(document: ProfileDocument) -> str | None:
+    settings = document.fact("settings")
+    if not isinstance(settings, dict) or "threads" not in settings:
+        return None
+    cores = document.fact("environment", "board", "cores_usable")
+    return str(settings["threads"] or f"left to the runtime, {cores or 'unknown'} cores")
+
+
+def _power(document: ProfileDocument) -> str | None:
+    before = document.fact("environment", "before")
+    if not isinstance(before, dict):
+        return None
+    governor, limit = before.get("governor"), before.get("clock_limit_mhz")
+    return ", ".join(filter(None, [str(governor or ""), f"at most {limit} MHz" if limit else ""])) or None
+
+
+def _batch(document: ProfileDocument) -> str | None:
+    inputs = document.fact("data", "inputs")
+    if not isinstance(inputs, dict):
+        return None
+    shapes = {name: value.get("shape") for name, value in inputs.items() if isinstance(value, dict)}
+    return ", ".join(f"{name} {_joined(shape, '×')}" for name, shape in sorted(shapes.items())) or None
+
+
+def _joined(values: object, mark: str = ", ") -> str | None:
+    return mark.join(map(str, values)) if isinstance(values, list) and values else None
+
+
+def _param(run: Run, name: str) -> Any:  # noqa: ANN401 - any JSON
+    return run.params[name].value if name in run.params else None

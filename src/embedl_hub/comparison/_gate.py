@@ -9,75 +9,61 @@ out.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
-from embedl_hub.comparison._compare import compare
-from embedl_hub.comparison._facts import read_document
-from embedl_hub.errors import ConfigError, known
-from embedl_hub.ratios import Ratio, centre, error_of, take
+from embedl_device.statistics import Ratio, series_of, trimmed_mean
+from embedl_hub.comparison._compare import compare, error_of
+from embedl_hub.core.document import document_of, find_metric
+from embedl_hub.errors import ConfigError, quoted_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from embedl_hub.tracking import Run
-
-# Of the metrics we log ourselves, those where more is better.
-MORE_IS_BETTER = frozenset({"fps", "top1_agreement", "cosine", "calibration_cosine"})
 
 _FEWEST_PAIRS = 3
 _PROFILE = "PROFILE"
 
 
-class Verdict(StrEnum):
-    """What the gate says."""
-
-    OK = "ok"
-    WORSE = "worse"
-    CANNOT_TELL = "cannot tell"
-
-
 @dataclass(frozen=True)
 class Pair:
-    """One turn: both measured right after each other. Without a fresh baseline, the recorded one stands in.
-
-    Attributes:
-        error: Standard error of the logarithm of their ratio, as far as the samples within the two runs tell.
-    """
+    """One turn: both measured right after each other. Without a fresh baseline, the recorded one stands in."""
 
     candidate: float
     baseline: float
     candidate_run: str
     baseline_run: str
-    error: float = 0.0
+    error: float = 0.0  # standard error of the logarithm of their ratio, as far as the samples within the two runs tell
 
 
 @dataclass(frozen=True)
 class GateResult:
-    """The gate's answer and everything it rests on.
+    """The gate's answer and everything it rests on."""
 
-    Attributes:
-        worsening: Candidate over baseline, turned so that more than 1 is worse; with a 99 % interval if repeated.
-        first_look: The same from what was recorded.
-        pairs: The fresh measurements.
-        differences: What else differs between the two runs, in words.
-    """
-
-    verdict: Verdict
+    decision: Decision
     reason: str
     metric: str
     tolerance: float
     candidate_id: str
     baseline_id: str
-    worsening: Ratio
-    first_look: Ratio
-    pairs: tuple[Pair, ...] = ()
-    differences: tuple[str, ...] = field(default=())
+    worsening: Ratio  # candidate over baseline, turned so that more than 1 is worse; with a 99 % interval if repeated
+    first_look: Ratio  # the same from what was recorded
+    pairs: tuple[Pair, ...] = ()  # the fresh measurements
+    differences: tuple[str, ...] = field(default=())  # what else differs between the two runs, in words
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Return everything as plain JSON values."""
         return asdict(self)
+
+
+class Decision(StrEnum):
+    """What the gate says."""
+
+    OK = "ok"
+    WORSE = "worse"
+    CANNOT_TELL = "cannot tell"
 
 
 def gate(
@@ -109,16 +95,16 @@ def gate(
         raise ConfigError(f"tolerance is {tolerance!r}; give a share such as 0.05 for 5 %.")
     if most_pairs < _FEWEST_PAIRS:
         raise ConfigError(f"most_pairs is {most_pairs!r}; at least {_FEWEST_PAIRS} turns are needed.")
-    is_better = metric in MORE_IS_BETTER if more_is_better is None else more_is_better
+    is_better = find_metric(metric).is_more_better if more_is_better is None else more_is_better
     recorded = Ratio(_value(candidate, metric) / _value(baseline, metric))
     comparison = compare([baseline, candidate])
     row = next(row for row in comparison.metrics if row.name == metric)
     first = _turned(row.ratios[1] or recorded, is_more_better=is_better)
     differences = tuple(f"{fact.name}: {' | '.join(map(str, fact.values))}" for fact in comparison.differences)
 
-    def answer(verdict: Verdict, reason: str, worsening: Ratio, pairs: tuple[Pair, ...] = ()) -> GateResult:
+    def answer(decision: Decision, reason: str, worsening: Ratio, pairs: tuple[Pair, ...] = ()) -> GateResult:
         return GateResult(
-            verdict, reason, metric, tolerance, candidate.id, baseline.id, worsening, first, pairs, differences
+            decision, reason, metric, tolerance, candidate.id, baseline.id, worsening, first, pairs, differences
         )
 
     if measure_again is None:
@@ -136,13 +122,13 @@ def gate(
 
 
 def _value(run: Run, metric: str) -> float:
-    found = run.metric(metric)
-    if found is None:
+    logged = run.metric(metric)
+    if logged is None:
         names = {logged.name for logged in run.metrics}
-        raise ConfigError(f"Run {run.id} ({run.status}) has no metric {metric!r}; it has: {known(names)}.")
-    if not math.isfinite(found.value) or found.value <= 0:
-        raise ConfigError(f"{metric} of run {run.id} is {found.value}; a ratio needs numbers above zero.")
-    return found.value
+        raise ConfigError(f"Run {run.id} ({run.status}) has no metric {metric!r}; it has: {quoted_list(names)}.")
+    if not math.isfinite(logged.value) or logged.value <= 0:
+        raise ConfigError(f"{metric} of run {run.id} is {logged.value}; a ratio needs numbers above zero.")
+    return logged.value
 
 
 def _turned(ratio: Ratio, *, is_more_better: bool) -> Ratio:
@@ -152,15 +138,15 @@ def _turned(ratio: Ratio, *, is_more_better: bool) -> Ratio:
     return Ratio(1 / ratio.value, low, None if ratio.low is None else 1 / ratio.low)
 
 
-def _from_records(candidate: Run, first: Ratio, tolerance: float) -> tuple[Verdict, str]:
+def _from_records(candidate: Run, first: Ratio, tolerance: float) -> tuple[Decision, str]:
     looks_worse = first.value > 1 + tolerance
     if candidate.type != _PROFILE:
         if looks_worse:
-            return Verdict.WORSE, "the recorded value is worse; it is no measurement that could be repeated"
-        return Verdict.OK, "the recorded value is within the tolerance"
+            return Decision.WORSE, "the recorded value is worse; it is no measurement that could be repeated"
+        return Decision.OK, "the recorded value is within the tolerance"
     if looks_worse:
-        return Verdict.CANNOT_TELL, "it looks worse on record, and nobody measured again"
-    return Verdict.OK, "on record it is within the tolerance; it was not measured again"
+        return Decision.CANNOT_TELL, "it looks worse on record, and nobody measured again"
+    return Decision.OK, "on record it is within the tolerance; it was not measured again"
 
 
 def _measured(
@@ -175,7 +161,7 @@ def _measured(
 
 
 def _pair(candidate: Run, baseline: Run, metric: str) -> Pair:
-    errors = [error_of(metric, take(read_document(run).samples_us)) for run in (candidate, baseline)]
+    errors = [error_of(metric, series_of(document_of(run)[0].samples_us)) for run in (candidate, baseline)]
     error = math.hypot(*(0.0 if each is None else each.log for each in errors))
     return Pair(_value(candidate, metric), _value(baseline, metric), candidate.id, baseline.id, error)
 
@@ -186,36 +172,80 @@ def _logs(pairs: list[Pair], *, is_more_better: bool) -> list[float]:
 
 
 def _worsening(pairs: list[Pair], *, is_more_better: bool) -> Ratio:
-    middle, reach = centre(_logs(pairs, is_more_better=is_more_better), [pair.error for pair in pairs])
+    middle, reach = trimmed_mean(_logs(pairs, is_more_better=is_more_better), [pair.error for pair in pairs])
     return Ratio(math.exp(middle), math.exp(middle - reach), math.exp(min(middle + reach, 700.0)))
 
 
 def _decided(
     worsening: Ratio, tolerance: float, pairs: list[Pair], *, is_more_better: bool, repeat_baseline: bool
-) -> tuple[Verdict, str] | None:
+) -> tuple[Decision, str] | None:
     """Return the answer once the tolerance lies outside the interval."""
     limit = 1 + tolerance
     low, high = worsening.low or 0.0, worsening.high or math.inf
     turns = f"{len(pairs)} turns"
     if high <= limit:
-        return Verdict.OK, f"within the tolerance, confirmed by {turns}"
+        return Decision.OK, f"within the tolerance, confirmed by {turns}"
     if low <= limit:
         return None
     if repeat_baseline:
-        return Verdict.WORSE, f"worse by more than the tolerance, confirmed by {turns}"
+        return Decision.WORSE, f"worse by more than the tolerance, confirmed by {turns}"
     if min(_logs(pairs, is_more_better=is_more_better)) > math.log(limit):
-        return Verdict.WORSE, f"worse than the recorded baseline in each of {len(pairs)} repeats"
+        return Decision.WORSE, f"worse than the recorded baseline in each of {len(pairs)} repeats"
     return None
 
 
-def _undecided(worsening: Ratio, tolerance: float, turns: int, repeat_baseline: bool) -> tuple[Verdict, str]:
+def _undecided(worsening: Ratio, tolerance: float, turns: int, repeat_baseline: bool) -> tuple[Decision, str]:
     """Return the answer when the turns have run out and the tolerance lies inside the interval."""
     low, high = worsening.low or 0.0, worsening.high or math.inf
     if low > 1 and worsening.value > 1 + tolerance and repeat_baseline:
-        return Verdict.WORSE, f"slower for certain after {turns} turns, and most likely by more than the tolerance"
+        return Decision.WORSE, f"slower for certain after {turns} turns, and most likely by more than the tolerance"
     if low > 1 and worsening.value <= 1 + tolerance:
-        return Verdict.OK, f"worse for certain after {turns} turns, but most likely within the tolerance"
-    return Verdict.CANNOT_TELL, (
+        return Decision.OK, f"worse for certain after {turns} turns, but most likely within the tolerance"
+    return Decision.CANNOT_TELL, (
         f"after {turns} turns the ratio is only known to lie between {low:.3f} and {high:.3f}; "
         "measure longer, on a quieter machine, or a metric that other work disturbs less (latency_min)"
     )
+
+
+def junit_xml(results: Sequence[GateResult], *, seconds: float = 0.0) -> str:
+    """Return a report with one test case per answer; what the gate cannot tell is a skipped test."""
+    count = {decision: sum(result.decision is decision for result in results) for decision in Decision}
+    suite = ET.Element(
+        "testsuite",
+        name="embedl-hub gate",
+        tests=str(len(results)),
+        failures=str(count[Decision.WORSE]),
+        skipped=str(count[Decision.CANNOT_TELL]),
+        errors="0",
+        time=f"{seconds:.3f}",
+    )
+    for result in results:
+        case = ET.SubElement(
+            suite,
+            "testcase",
+            classname=f"gate.{_clean(result.metric)}",
+            name=f"{result.candidate_id} against {result.baseline_id}",
+            time=f"{seconds / len(results):.3f}",
+        )
+        if result.decision is Decision.WORSE:
+            ET.SubElement(case, "failure", type="worse", message=_clean(result.reason)).text = _clean(describe(result))
+        elif result.decision is Decision.CANNOT_TELL:
+            ET.SubElement(case, "skipped", message=_clean(result.reason))
+        ET.SubElement(case, "system-out").text = _clean(describe(result))
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+
+
+def describe(result: GateResult) -> str:
+    """Return the answer in a few lines."""
+    ratio = result.worsening
+    interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
+    numbers = f"worsening × {ratio.value:.3f}{interval}, tolerated × {1 + result.tolerance:.3f}"
+    lines = [f"{result.metric}: {result.decision} - {result.reason}", numbers]
+    lines.append(f"on record × {result.first_look.value:.3f}")
+    return "\n".join([*lines, *(f"differs in {line}" for line in result.differences)])
+
+
+def _clean(text: str) -> str:
+    """Leave out what XML cannot hold."""
+    return "".join(c for c in text if c.isprintable() or c == "\n")

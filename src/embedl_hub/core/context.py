@@ -9,11 +9,11 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from embedl_hub.core import artifact as moving
 from embedl_hub.core.device import Board, Device, DeviceQuery, DeviceSpec, LeasingRunner, recall_spec, remember_spec
 from embedl_hub.errors import (
     BusyError,
@@ -23,14 +23,11 @@ from embedl_hub.errors import (
     LeaseError,
     TrackingError,
     UnknownDeviceError,
-    known,
+    quoted_list,
 )
 from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, check_name, find_home, open_uplink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
     from embedl_hub.paths import RemotePath
 
 _LOG = logging.getLogger("embedl_hub")
@@ -67,7 +64,9 @@ class HubContext:
             tags: Labels that every component's run here gets, to find them by.
         """
         check_name("project name", project_name)
-        _check_seconds("lease_wait_s", lease_wait_s)
+        wait_s: object = lease_wait_s
+        if not isinstance(wait_s, int | float) or wait_s < 0:
+            raise ConfigError(f"lease_wait_s is {wait_s!r}; it must be a number of seconds.")
         self.project_name = project_name
         self.home: Path | None = find_home(home) if tracking else None
         self._durable = durable
@@ -104,8 +103,11 @@ class HubContext:
     def __exit__(self, *_: object) -> None:
         client = self.client
         try:
-            if not self._keep_remote:
-                self._clean_boards()
+            for name, board in self._boards.items() if not self._keep_remote else ():
+                try:
+                    board.clean()
+                except DeviceError as error:
+                    _LOG.warning("The run folders on device %r could not be removed: %s", name, error)
         finally:
             self._client = None
             client.close()
@@ -131,11 +133,26 @@ class HubContext:
 
     def bring_here(self, artifact: LoggedArtifact) -> Path:
         """Return a path on this machine that holds an artifact; ``artifact.to_local(ctx)`` uses it."""
-        return moving.bring_here(artifact, self.client.store)
+        places, store = [artifact.local_path], self.client.store
+        if store is not None:
+            if artifact.run_id:
+                places.append(store.artifact_path(artifact.run_id, artifact.name, artifact.file_name))
+            if not artifact.is_folder:
+                places.append(store.blobs.path_of(artifact.sha256))
+        known = [place for place in places if place is not None]
+        for place in known:
+            if place.exists():
+                return place
+        looked = ", ".join(map(str, known)) or "nowhere: it was never here"
+        raise TrackingError(
+            f"Artifact {artifact.name!r} ({artifact.file_name}) of run {artifact.run_id or 'unknown'} is not on this "
+            f"machine; looked at {looked}. If its run folder is elsewhere, copy it into the store and run: "
+            "embedl-hub reindex"
+        )
 
     def send_to(self, artifact: LoggedArtifact, device_name: str) -> RemotePath:
         """Return a path on a device that holds an artifact; ``artifact.to_remote(ctx, ...)`` uses it."""
-        return moving.send_to(artifact, self.client.store, self._board(device_name))
+        return self._board(device_name).send(self.bring_here(artifact), artifact.sha256, artifact.file_name)
 
     def find_device(self, name: str) -> Device:
         """Return a device by name, or say which there are."""
@@ -163,10 +180,8 @@ class HubContext:
     def find_devices(self, query: DeviceQuery | str) -> list[str]:
         """Return the names of the devices that meet a query such as ``arch=aarch64, memory>=4GB``.
 
-        Boards that never said what they are get asked now, all at once; one that does not answer is not meant.
-
-        Raises:
-            UnknownDeviceError: No device meets it; it says for each one why.
+        Boards that never said what they are get asked now, all at once; one that does not answer is not meant. Where
+        none is, an ``UnknownDeviceError`` says for each one why.
         """
         wanted = DeviceQuery.parse(query) if isinstance(query, str) else query
         named = wanted.without_spec
@@ -191,22 +206,18 @@ class HubContext:
         device = self.find_device(device_name)
         claim = self._claims[device_name]
         with claim.held(device_name, wait_s):
-            claim.depth += 1
-            try:
-                if claim.depth > 1 or device.lease_dir is None or not isinstance(device.runner, LeasingRunner):
-                    yield device
-                    return
-                patience_s = self.lease_wait_s if wait_s is None else wait_s
-                holder = f"{_user()}@{socket.gethostname()} ({self.project_name})"
-                with device.runner.lease(device.lease_dir, holder, wait_s=patience_s) as lease:
-                    yield device
-                    if lease.is_lost:
-                        raise LeaseError(
-                            f"The lease on device {device_name!r} was lost while it was in use (no heartbeat arrived "
-                            "for a while); somebody else may have used the board meanwhile. Run it again."
-                        )
-            finally:
-                claim.depth -= 1
+            if claim.depth > 1 or device.lease_dir is None or not isinstance(device.runner, LeasingRunner):
+                yield device
+                return
+            patience_s = self.lease_wait_s if wait_s is None else wait_s
+            holder = f"{_user()}@{socket.gethostname()} ({self.project_name})"
+            with device.runner.lease(device.lease_dir, holder, wait_s=patience_s) as lease:
+                yield device
+                if lease.is_lost:
+                    raise LeaseError(
+                        f"The lease on device {device_name!r} was lost while it was in use (no heartbeat arrived "
+                        "for a while); somebody else may have used the board meanwhile. Run it again."
+                    )
 
     def _ask(self, names: Iterable[str]) -> None:
         """Have boards say what they are that never did; those that do not answer stay unknown."""
@@ -227,19 +238,18 @@ class HubContext:
         taken: dict[str, Device] = {}
         if isinstance(devices, Device):
             raise ConfigError(f"devices is a list: HubContext(..., devices=[{devices.name!r} ...]), not one device.")
-        for device in devices:
-            _check_device(device)
+        given: Iterable[object] = devices
+        for device in given:
+            if not isinstance(device, Device):
+                raise ConfigError(f"devices must hold Device objects, not {device!r}.")
             if device.name in taken:
                 raise ConfigError(f"Two devices are called {device.name!r}; names on a context must differ.")
-            taken[device.name] = replace(device, _find_artifact_dir=self._finder(device.name))
+            taken[device.name] = replace(device, _find_artifact_dir=_ArtifactDirFinder(self, device.name))
             self._claims[device.name] = _Claim()
             if device.runner is not None:
                 remember = functools.partial(remember_spec, self.home, device)
                 self._boards[device.name] = Board(device, device.runner, remember)
         return taken
-
-    def _finder(self, name: str) -> _ArtifactDirFinder:
-        return _ArtifactDirFinder(self, name)
 
     def _board(self, name: str) -> Board:
         device = self.find_device(name)
@@ -250,40 +260,16 @@ class HubContext:
             )
         return self._boards[name]
 
-    def _clean_boards(self) -> None:
-        for name, board in self._boards.items():
-            try:
-                board.clean()
-            except DeviceError as error:
-                _LOG.warning("The run folders on device %r could not be removed: %s", name, error)
 
-
-class _Devices(Mapping[str, Device]):
+class _Devices(dict[str, Device]):
     """The devices of a context by name; a name it does not know is answered with those it does."""
 
-    def __init__(self, devices: dict[str, Device]) -> None:
-        self._devices = devices
-
-    def __getitem__(self, name: str) -> Device:
-        try:
-            return self._devices[name]
-        except KeyError:
-            raise UnknownDeviceError(
-                f"There is no device {name!r} on this context; its devices are: {known(self._devices)}."
-            ) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._devices)
-
-    def __len__(self) -> int:
-        return len(self._devices)
-
-    def __repr__(self) -> str:
-        return repr(self._devices)
+    def __missing__(self, name: str) -> Device:
+        raise UnknownDeviceError(f"There is no device {name!r} on this context; its devices are: {quoted_list(self)}.")
 
 
 class _Claim:
-    """Who of this context's threads uses a device, and how deep."""
+    """Which of this context's threads uses a device, and how deep."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -293,14 +279,15 @@ class _Claim:
     def held(self, device_name: str, wait_s: float | None) -> Iterator[None]:
         """Keep other threads off for the length of a block."""
         if not self._lock.acquire(timeout=-1 if wait_s is None else wait_s):
+            holder = "another thread of this program"
             raise BusyError(
-                f"Device {device_name!r} was in use by another thread of this program for all of {wait_s:g} s. "
-                "Try later.",
-                "another thread of this program",
+                f"Device {device_name!r} was in use by {holder} for all of {wait_s:g} s. Try later.", holder
             )
+        self.depth += 1
         try:
             yield
         finally:
+            self.depth -= 1
             self._lock.release()
 
 
@@ -313,16 +300,6 @@ class _ArtifactDirFinder:
 
     def __call__(self) -> RemotePath:
         return self._ctx._board(self._name).run_dir(self._ctx.client.run.id)  # noqa: SLF001 - same module
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if not isinstance(value, int | float) or value < 0:
-        raise ConfigError(f"{name} is {value!r}; it must be a number of seconds.")
-
-
-def _check_device(device: object) -> None:
-    if not isinstance(device, Device):
-        raise ConfigError(f"devices must hold Device objects, not {device!r}.")
 
 
 def _user() -> str:

@@ -1,102 +1,57 @@
-"""Steps by name: which component a toolchain has for a kind of step, its options, and the models that runs made."""
+"""Steps by name: the options of a component, and the models that runs made."""
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.core.component import (
-    CompiledModel,
-    Component,
-    ComponentOutput,
-    LoggedArtifact,
-    RunType,
-    installed_providers,
-)
-from embedl_hub.errors import ConfigError, known
-from embedl_hub.tracking import equal
+from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, LoggedArtifact, RunType, resolve
+from embedl_hub.errors import ConfigError, quoted_list
+from embedl_hub.tracking import Run, equal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from embedl_hub.core.context import HubContext
-    from embedl_hub.tracking import Run
-
-_SUFFIXES = {RunType.COMPILE: "Compiler", RunType.PROFILE: "Profiler", RunType.INFERENCE: "Invoker"}
-
-
-def components(run_type: RunType) -> dict[str, type[Component]]:
-    """Return the components of a kind by the name of their toolchain, those of installed providers included."""
-    installed_providers()
-    return _declared(run_type)
-
-
-def find_component(run_type: RunType, toolchain: str) -> type[Component]:
-    """Return the component of a kind that a toolchain has; installed providers are asked only where it is not known."""
-    found = _declared(run_type)
-    if toolchain not in found:
-        found = components(run_type)
-    if toolchain not in found:
-        raise ConfigError(
-            f"There is no toolchain {toolchain!r} with a component of type {run_type}; known: {known(found)}."
-        )
-    return found[toolchain]
-
-
-def _declared(run_type: RunType) -> dict[str, type[Component]]:
-    import embedl_hub.core.compile  # noqa: PLC0415 - only what steps need
-    import embedl_hub.core.invoke  # noqa: F401, PLC0415
-    from embedl_hub.core.profile import PairedProfiler  # noqa: PLC0415
-
-    found = {}
-    for component in _subclasses(Component):
-        # What takes several models at once is no step of one model.
-        if issubclass(component, PairedProfiler):
-            continue
-        if getattr(component, "run_type", None) is run_type and hasattr(component, "run"):
-            found[component.__name__.removesuffix(_SUFFIXES[run_type]).lower()] = component
-    return found
-
-
-def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
-    for each in base.__subclasses__():
-        yield each
-        yield from _subclasses(each)
 
 
 @dataclass(frozen=True)
 class StepOption:
-    """One parameter of a component's ``run``: its name there, what it takes, and how text becomes that.
+    """One parameter of a component's ``run``: what it takes, and how text becomes that."""
 
-    Attributes:
-        name: The keyword.
-        annotation: Its type, as it is written, with aliases written out.
-        text: What the docstring says of it.
-        is_required: Whether it has no default.
-    """
+    name: str  # the keyword
+    types: tuple[Any, ...]  # the types it takes, without None; empty where the annotation cannot be resolved
+    text: str  # what the docstring says of it
+    is_required: bool = False  # whether it has no default
 
-    name: str
-    annotation: str
-    text: str
-    is_required: bool = False
+    def _takes(self, *kinds: type) -> bool:
+        origins = (typing.get_origin(each) or each for each in self.types)
+        return any(isinstance(each, type) and issubclass(each, kinds) for each in origins)
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is on or off."""
+        return self.types == (bool,)
 
     @property
     def takes_path(self) -> bool:
         """Whether a path is one of the things it takes."""
-        return "Path" in self.annotation
+        return self._takes(os.PathLike)
 
     @property
     def takes_arrays(self) -> bool:
         """Whether it takes arrays by name, and no path to them."""
-        return "ndarray" in self.annotation and not self.takes_path
+        return self._takes(Mapping) and not self.takes_path
 
     @property
     def takes_numbers(self) -> bool:
         """Whether it takes a row of whole numbers."""
-        return "tuple[int" in self.annotation
+        return any(typing.get_origin(each) is tuple and int in typing.get_args(each) for each in self.types)
 
     @property
     def form(self) -> str:
@@ -105,20 +60,16 @@ class StepOption:
             return "PATH"
         if self.takes_numbers:
             return "N,N,..."
-        return "NUMBER" if re.search(r"\b(int|float)\b", self.annotation) else "TEXT"
+        return "NUMBER" if {int, float} & set(self.types) else "TEXT"
 
     def read(self, text: str) -> Any:  # noqa: ANN401 - what the component takes
-        """Return the value that a text stands for.
-
-        Raises:
-            ValueError: It stands for none.
-        """
+        """Return the value that a text stands for; ``ValueError`` if it stands for none."""
         if self.takes_arrays:
             return read_arrays((text,))
         if self.takes_numbers:
-            return tuple(int(word) for word in re.split(r"[,x×]", text) if word.strip())
+            return tuple(int(part) for part in re.split(r"[,x×]", text) if part.strip())
         for kind in (int, float):
-            if re.search(rf"\b{kind.__name__}\b", self.annotation):
+            if kind in self.types:
                 return kind(text)
         return Path(text) if self.takes_path else text
 
@@ -127,30 +78,23 @@ def options_of(component: type[Component]) -> list[StepOption]:
     """Return the options of a component: its keywords, and further positional parameters as required ones."""
     run: Callable[..., Any] = component.run  # type: ignore[attr-defined]
     texts = _described(inspect.getdoc(run) or "")
-    found = []
+    options = []
     for position, (name, parameter) in enumerate(inspect.signature(run).parameters.items()):
         # self, ctx and the model come another way; so does the device.
         if position < 3 or name == "device":
             continue
         is_required = parameter.kind is not inspect.Parameter.KEYWORD_ONLY
-        found.append(StepOption(name, _spelled(run, parameter.annotation), texts.get(name, ""), is_required))
-    return found
+        annotation = resolve(component, inspect.unwrap(run), parameter.annotation)
+        is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
+        members = typing.get_args(annotation) if is_union else (annotation,)
+        kinds = tuple(each for each in members if each not in (None, types.NoneType, inspect.Parameter.empty))
+        options.append(StepOption(name, kinds, texts.get(name, ""), is_required))
+    return options
 
 
 def takes_device(component: type[Component]) -> bool:
     """Tell whether a component runs on a device of the user's choice."""
     return "device" in inspect.signature(component.run).parameters  # type: ignore[attr-defined]
-
-
-def _spelled(run: Callable[..., Any], annotation: object) -> str:
-    """Return an annotation as text, with aliases of its module written out."""
-    text = annotation if isinstance(annotation, str) else str(getattr(annotation, "__name__", annotation))
-    names = inspect.unwrap(run).__globals__
-    return re.sub(r"\b\w+\b", lambda found: _alias(names.get(found[0])) or found[0], text)
-
-
-def _alias(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _described(docstring: str) -> dict[str, str]:
@@ -194,22 +138,13 @@ def model_of(ctx: HubContext, component: type[Component], run: Run) -> Any:  # n
     artifact = next((run.artifacts[name] for name in names if name in run.artifacts), None)
     if artifact is None:
         raise ConfigError(
-            f"Run {run.id} ({run.type}, {run.status}) has no model: it logged the artifacts {known(run.artifacts)}; "
-            f"one of {known(names)} is needed."
+            f"Run {run.id} ({run.type}, {run.status}) has no model: it logged the artifacts "
+            f"{quoted_list(run.artifacts)}; one of {quoted_list(names)} is needed."
         )
     if component.run_type is RunType.COMPILE:
         return artifact.to_local(ctx).local()
-    kind = model_class(component)
+    kind = component.model_class()
     return kind.from_run(run) if "path" in run.artifacts else kind(path=artifact)
-
-
-def model_class(component: type[Component]) -> type[CompiledModel]:
-    """Return the class of compiled models that a component takes, one or several of them."""
-    parameter = list(inspect.signature(component.run).parameters.values())[2]  # type: ignore[attr-defined]
-    annotation = parameter.annotation
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    words = re.findall(r"\w+", name)
-    return next((each for each in _subclasses(CompiledModel) if each.__name__ in words), CompiledModel)
 
 
 def keep_model(ctx: HubContext, component: type[Component], path: Path) -> CompiledModel:
@@ -217,7 +152,7 @@ def keep_model(ctx: HubContext, component: type[Component], path: Path) -> Compi
     with ctx.client.start_run(RunType.CUSTOM, "model") as run:
         run.log_param("source", str(path))
         artifact = run.log_artifact(path, name="path")
-    return model_class(component)(path=artifact)
+    return component.model_class()(path=artifact)
 
 
 def run_of(ctx: HubContext, result: object) -> Run:

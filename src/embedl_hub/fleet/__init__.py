@@ -1,46 +1,40 @@
 """Sweeps: many models, many options, many boards, on threads of this machine or another engine."""
 
 from embedl_hub.fleet._boards import BoardHealth
-from embedl_hub.fleet._engine import Engine, Job, Outcome, Workers
-from embedl_hub.fleet._engines import find_engine
-from embedl_hub.fleet._evaluate import Score, score
-from embedl_hub.fleet._expand import expand
-from embedl_hub.fleet._matrix import (
-    HIGHER_IS_BETTER,
-    Matrix,
-    MatrixCell,
-    Point,
-    Slot,
-    Standing,
-    matrix_of,
-)
+from embedl_hub.fleet._engine import Engine, Workers, find_engine
+from embedl_hub.fleet._evaluate import Score, evaluate_spread, score
+from embedl_hub.fleet._matrix import Matrix, MatrixCell, Point, Slot, matrix_of
 from embedl_hub.fleet._model import (
     Cell,
-    DeviceWish,
+    CellResult,
+    CellState,
+    DeviceSelection,
+    Job,
+    Listener,
+    Outcome,
     Plan,
+    Progress,
+    RankedOption,
+    Ranking,
     Step,
     StepKind,
     Sweep,
     SweepModel,
     SweepOption,
+    SweepResult,
     Target,
+    TargetProgress,
 )
-from embedl_hub.fleet._plan_file import PLAN_ARTIFACT, SWEEP, plan_of
-from embedl_hub.fleet._progress import Progress, TargetProgress
+from embedl_hub.fleet._plan import HERE, PLAN_ARTIFACT, SWEEP, expand, plan_of
 from embedl_hub.fleet._ray import Ray
-from embedl_hub.fleet._ray_cluster import Host, cluster_hosts
-from embedl_hub.fleet._ray_node import NodePlan, become_node, plan_node, stop_node
+from embedl_hub.fleet._ray_cluster import Host, NodePlan, become_node, cluster_hosts, plan_node, stop_node
 from embedl_hub.fleet._read import read_sweep
-from embedl_hub.fleet._results import CellResult, CellState, Listener, RankedOption, Ranking, SweepResult
-from embedl_hub.fleet._spread import evaluate_spread
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
-from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._threads import Threads
-from embedl_hub.fleet._work import OUTCOME_PARAMS, carry_out
+from embedl_hub.fleet._work import OUTCOME_PARAMS, run_job
 
 __all__ = [
     "HERE",
-    "HIGHER_IS_BETTER",
     "OUTCOME_PARAMS",
     "PLAN_ARTIFACT",
     "SWEEP",
@@ -48,7 +42,7 @@ __all__ = [
     "Cell",
     "CellResult",
     "CellState",
-    "DeviceWish",
+    "DeviceSelection",
     "Engine",
     "Host",
     "Job",
@@ -65,7 +59,6 @@ __all__ = [
     "Ray",
     "Score",
     "Slot",
-    "Standing",
     "Step",
     "StepKind",
     "Sweep",
@@ -77,7 +70,6 @@ __all__ = [
     "Threads",
     "Workers",
     "become_node",
-    "carry_out",
     "cluster_hosts",
     "evaluate_spread",
     "expand",
@@ -88,6 +80,7 @@ __all__ = [
     "plan_of",
     "plan_sweep",
     "read_sweep",
+    "run_job",
     "run_sweep",
     "score",
     "stop_node",

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from embedl_hub.fleet._engine import Outcome
-    from embedl_hub.fleet._model import Target
-    from embedl_hub.fleet._results import Listener
+    from embedl_hub.fleet._model import Listener, Outcome, Target
 
 # Without a watch over the boards' health: one that fails this often in a row is left alone.
 _MOST_FAULTS = 3
@@ -66,8 +63,8 @@ class Boards:
         self._out = out
         return out
 
-    def heard(self, name: str, *, is_fault: bool) -> None:
-        """Take note of how a job on a board ended."""
+    def count(self, name: str, *, is_fault: bool) -> None:
+        """Count a board's faults in a row."""
         self._faults[name] = self._faults[name] + 1 if is_fault else 0
         if is_fault and self._health is not None:
             self._health.report_failure(name)

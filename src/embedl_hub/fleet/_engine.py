@@ -2,67 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from embedl_hub import plugins
+from embedl_hub.errors import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from concurrent.futures import Future
-    from contextlib import AbstractContextManager
-
     from embedl_hub.core import HubContext
-    from embedl_hub.fleet._model import Step, Target
-
-
-@dataclass(frozen=True)
-class Job:
-    """One step to be carried out now, plain data that an engine may send anywhere.
-
-    Attributes:
-        sweep: The id of the sweep's own run; every run of a step carries it as the tag ``sweep``.
-        step: What to do; its key becomes the tag ``step``.
-        attempt: 1 for the first try.
-        compiled: The run that compiled the model, for steps that take a compiled one. It is in the store of the
-            context that the engine was opened with; an engine that works elsewhere brings it there.
-        timeout_s: The step is stopped after this long on its device.
-        avoid: Devices that it failed on; they get it only where the target has no other.
-    """
-
-    sweep: str
-    step: Step
-    attempt: int = 1
-    compiled: str | None = None
-    timeout_s: float | None = None
-    avoid: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a job ended.
-
-    Attributes:
-        run_id: Its run, which is in the store of the context; None when it never began.
-        error: Why it failed, in words for people; None when it did not.
-        is_stopped: Whether it was ended from outside, as the engine closed: it says nothing about model or board.
-        is_boards_fault: Whether the board rather than the model is to blame (no connection, lost lease, time limit):
-            worth a health check, and another try elsewhere.
-        is_cached: Whether the result was taken from an earlier run.
-        device: The device that carried it out.
-        claimed_ms: The time in which the device was its own: from, until.
-        metrics: The run's numbers by name.
-        verdict: What a profile thinks of its own numbers.
-    """
-
-    step: str
-    run_id: str | None
-    error: str | None = None
-    is_boards_fault: bool = False
-    is_stopped: bool = False
-    is_cached: bool = False
-    device: str | None = None
-    claimed_ms: tuple[int, int] | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    verdict: str | None = None
+    from embedl_hub.fleet._model import Job, Outcome, Target
 
 
 class Workers(Protocol):
@@ -83,8 +35,93 @@ class Workers(Protocol):
 
 @runtime_checkable
 class Engine(Protocol):
-    """A way to place jobs: threads on this machine, Ray on many."""
+    """A way to place jobs: threads on this machine, Ray on many hosts."""
 
     def open(self, ctx: HubContext, targets: tuple[Target, ...]) -> AbstractContextManager[Workers]:
         """Get ready to work on these targets; leaving stops what still runs and leaves no board leased."""
         ...
+
+
+@dataclass(eq=False)
+class QueuedJob:
+    """A job that nobody has begun."""
+
+    job: Job
+    future: Future[Outcome] = field(default_factory=Future)
+
+
+class JobQueues:
+    """One queue per target, which the devices' threads take from. One condition guards all of it."""
+
+    def __init__(self, targets: tuple[Target, ...]) -> None:
+        self._condition = threading.Condition()
+        self._targets = {target.name: target for target in targets}
+        self._queues: dict[str, deque[QueuedJob]] = {target.name: deque() for target in targets}
+        self._out: frozenset[str] = frozenset()
+        self._lost: dict[str | None, str] = {}
+        self._closing = threading.Event()
+
+    def submit(self, job: Job) -> Future[Outcome]:
+        """Queue a job for its target; see :class:`Workers`."""
+        queued = QueuedJob(job)
+        with self._condition:
+            self._queues[job.step.target.name].append(queued)
+            self._condition.notify_all()
+        return queued.future
+
+    def set_devices_out(self, names: frozenset[str]) -> None:
+        """Give no work to these devices; see :class:`Workers`."""
+        with self._condition:
+            self._out = names
+            self._condition.notify_all()
+
+    def _cancel_queued(self) -> None:
+        """Cancel what waits, and give no more work to any device."""
+        with self._condition:
+            self._closing.set()
+            queued = [each for queue in self._queues.values() for each in queue]
+            for queue in self._queues.values():
+                queue.clear()
+            self._condition.notify_all()
+        for each in queued:
+            each.future.cancel()
+
+    def _take(self, device: str | None) -> QueuedJob | None:
+        """Return the next job for a device, waiting for one; None at the end."""
+        with self._condition:
+            while not self._closing.is_set() and device not in self._lost:
+                if (queued := self._next(device)) is not None:
+                    return queued
+                self._condition.wait()
+            return None
+
+    def _next(self, device: str | None) -> QueuedJob | None:
+        if device in self._out:
+            return None
+        for name, queue in self._queues.items():
+            devices = self._targets[name].devices
+            if device not in (devices or (None,)):
+                continue
+            for queued in list(queue):
+                others = set(devices) - queued.job.avoid - self._out - set(self._lost)
+                if device in queued.job.avoid and others:
+                    continue
+                queue.remove(queued)
+                # Whoever submitted it may have taken it back.
+                if queued.future.set_running_or_notify_cancel():
+                    return queued
+        return None
+
+
+def find_engine(name: str) -> Engine:
+    """Return an engine by name, ready to open; what an entry point names is called without arguments."""
+    make = plugins.load(plugins.ENGINES, name)
+    try:
+        engine = make()
+    except ImportError as error:
+        raise ConfigError(
+            f"The engine {name!r} needs a package that is not installed ({error}): pip install 'edgeproof-hub[{name}]'"
+        ) from error
+    if not isinstance(engine, Engine):
+        raise ConfigError(f"The engine {name!r} ({make!r}) has no open(ctx, targets).")
+    return engine

@@ -3,59 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from embedl_device.statistics import Verdict
+from embedl_hub.core.document import find_metric, in_order
 from embedl_hub.fleet._evaluate import EVALUATES
-from embedl_hub.fleet._model import StepKind
+from embedl_hub.fleet._model import Cell, CellState, Plan, StepKind
 from embedl_hub.fleet._work import claimed_ms
-from embedl_hub.tracking import RunStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from embedl_hub.fleet._model import Cell, Plan
-    from embedl_hub.tracking import Run
-
-# Smaller is better for all others.
-HIGHER_IS_BETTER = frozenset(
-    {"accuracy", "cosine", "top1_agreement", "fps", "quantization_sqnr_db", "calibration_cosine"}
-)
-# The order in which a reader asks; others follow by name.
-_FIRST = ("latency_median", "latency", "accuracy", "top1_agreement", "cosine", "fps", "peak_memory_mb", "model_size_mb")
-
-
-class Standing(StrEnum):
-    """Where a cell stands."""
-
-    DONE = "done"
-    FAILED = "failed"
-    RUNNING = "running"
-    WAITING = "waiting"
+from embedl_hub.tracking import Run, RunStatus
 
 
 @dataclass(frozen=True)
 class MatrixCell:
-    """One model with one option on one target.
-
-    Attributes:
-        reason: Why it failed.
-        verdict: What its profile thinks of its own numbers.
-        run_ids: The run of each of its steps that has one, in their order.
-        metrics: The numbers of all its runs; where two have one name, the later step's.
-        is_cached: Whether a step took an earlier result.
-    """
+    """One model with one option on one target."""
 
     model: str
     option: str
     target: str
-    state: Standing
-    reason: str | None = None
-    verdict: str | None = None
+    state: CellState
+    reason: str | None = None  # why it failed
+    verdict: Verdict | None = None  # what its profile thinks of its own numbers
+    # The run of each of its steps that has one, in their order.
     run_ids: Mapping[StepKind, str] = field(default_factory=dict)
+    # The numbers of all its runs; where two have one name, the later step's.
     metrics: Mapping[str, float] = field(default_factory=dict)
-    is_cached: bool = False
+    is_cached: bool = False  # whether a step took an earlier result
 
     @property
     def name(self) -> str:
@@ -81,16 +54,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class Point:
-    """A cell in a plot of one number against another.
-
-    Attributes:
-        on_front: Whether no other cell of the target is at least as good in both and better in one.
-    """
+    """A cell in a plot of one number against another."""
 
     cell: MatrixCell
     x: float
     y: float
-    on_front: bool
+    on_front: bool  # whether no other cell of the target is at least as good in both and better in one
 
 
 @dataclass(frozen=True)
@@ -108,15 +77,14 @@ class Matrix:
         """Return a cell; None where the sweep has none."""
         return self.cells.get((model, option, target))
 
-    def count(self, state: Standing) -> int:
+    def count(self, state: CellState) -> int:
         """Return how many cells stand there."""
         return sum(cell.state is state for cell in self.cells.values())
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of all numbers, those that are asked for most first."""
-        names = {name for cell in self.cells.values() for name in cell.metrics}
-        return (*(name for name in _FIRST if name in names), *sorted(names - set(_FIRST)))
+        return tuple(in_order({name for cell in self.cells.values() for name in cell.metrics}))
 
     def front(self, target: str, x: str, y: str) -> tuple[Point, ...]:
         """Return a target's cells that have both numbers, by the first; ties and worse ones are off the front."""
@@ -144,60 +112,47 @@ class Matrix:
 
 
 def matrix_of(plan: Plan, runs: Iterable[Run]) -> Matrix:
-    """Put the runs of a sweep where they belong.
-
-    Args:
-        plan: The sweep, written out.
-        runs: All runs that carry the sweep's tag, with their values.
-    """
+    """Put the runs of a sweep, all that carry its tag, where they belong."""
     runs = list(runs)
     by_step = _by_step(runs)
     cells = {(cell.model, cell.option, cell.target): _cell(plan, cell, by_step) for cell in plan.cells}
-    return Matrix(
-        name=plan.name,
-        models=_order(cell.model for cell in plan.cells),
-        options=_order(cell.option for cell in plan.cells),
-        targets=_order(cell.target for cell in plan.cells),
-        cells=cells,
-        slots=_slots(runs),
-    )
-
-
-def _order(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
+    models, options, targets = (tuple(dict.fromkeys(key[place] for key in cells)) for place in range(3))
+    return Matrix(plan.name, models, options, targets, cells, _slots(runs))
 
 
 def _cost(name: str, cell: MatrixCell) -> float:
-    return -cell.metrics[name] if name in HIGHER_IS_BETTER else cell.metrics[name]
+    return -cell.metrics[name] if find_metric(name).is_more_better else cell.metrics[name]
 
 
 def _by_step(runs: Sequence[Run]) -> Mapping[str, list[Run]]:
     """Return the runs of each step, oldest first: tries that failed, then the one that counts and what judges it."""
-    found: defaultdict[str, list[Run]] = defaultdict(list)
+    by_step: defaultdict[str, list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: (run.started_ms, run.id)):
         if key := run.tags.get("step") or run.tags.get(EVALUATES):
-            found[key].append(run)
-    return found
+            by_step[key].append(run)
+    return by_step
 
 
 def _cell(plan: Plan, cell: Cell, by_step: Mapping[str, list[Run]]) -> MatrixCell:
-    state, reason, verdict, is_cached = Standing.DONE, None, None, False
+    state, reason, verdict, is_cached = CellState.DONE, None, None, False
     run_ids: dict[StepKind, str] = {}
     metrics: dict[str, float] = {}
     for key in cell.steps:
         runs = by_step.get(key, [])
-        main = _main(runs)
-        if main is None:
-            state = Standing.WAITING if not run_ids else Standing.RUNNING
+        # The run that finished stands for a step, else the newest.
+        own = [run for run in runs if run.type != "EVAL"]
+        if not own:
+            state = CellState.WAITING if not run_ids else CellState.RUNNING
             break
+        main = ([run for run in own if run.status is RunStatus.FINISHED] or own)[-1]
         run_ids[plan.steps[key].kind] = main.id
         for run in (main, *(run for run in runs if run.type == "EVAL" and run.status is RunStatus.FINISHED)):
             metrics |= {metric.name: metric.value for metric in run.metrics}
         is_cached = is_cached or bool(_param(main, "from_cache"))
-        verdict = _text(_param(main, "verdict")) or verdict
+        verdict = Verdict.of(_param(main, "verdict")) or verdict
         if main.status is not RunStatus.FINISHED:
             is_over = main.status in (RunStatus.FAILED, RunStatus.KILLED)
-            state = Standing.FAILED if is_over else Standing.RUNNING
+            state = CellState.FAILED if is_over else CellState.RUNNING
             reason = (main.error or f"The {plan.steps[key].kind} step was stopped.") if is_over else None
             break
     return MatrixCell(
@@ -205,26 +160,14 @@ def _cell(plan: Plan, cell: Cell, by_step: Mapping[str, list[Run]]) -> MatrixCel
     )  # fmt: skip
 
 
-def _main(runs: Sequence[Run]) -> Run | None:
-    """Return the run that stands for a step: the one that finished, else the newest."""
-    own = [run for run in runs if run.type != "EVAL"]
-    finished = [run for run in own if run.status is RunStatus.FINISHED]
-    return (finished or own)[-1] if own else None
-
-
 def _slots(runs: Sequence[Run]) -> Mapping[str, tuple[Slot, ...]]:
-    found: defaultdict[str, list[Slot]] = defaultdict(list)
+    by_device: defaultdict[str, list[Slot]] = defaultdict(list)
     for run in runs:
-        held = claimed_ms(run)
-        if run.device is not None and held is not None:
+        if run.device is not None and (claimed := claimed_ms(run)) is not None:
             name = " ".join(filter(None, (run.type.lower(), run.tags.get("model"))))
-            found[run.device].append(Slot(run.id, name, *held, run.status))
-    return {device: tuple(sorted(slots, key=lambda slot: slot.from_ms)) for device, slots in sorted(found.items())}
+            by_device[run.device].append(Slot(run.id, name, *claimed, run.status))
+    return {device: tuple(sorted(slots, key=lambda slot: slot.from_ms)) for device, slots in sorted(by_device.items())}
 
 
 def _param(run: Run, name: str) -> object:
     return run.params[name].value if name in run.params else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -10,19 +10,16 @@ import io
 import secrets
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from embedl_hub.errors import ConfigError
-from embedl_hub.tracking import export_bundle, folder_content, hash_file, import_bundle, walk_files
+from embedl_hub.tracking import Store, export_bundle, folder_content, hash_file, import_bundle, walk_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from embedl_hub.fleet._engine import Job
-    from embedl_hub.tracking import Store
+    from embedl_hub.fleet._model import Job
 
 INPUTS_FOLDER = "inputs"
 _CHUNK_BYTES = 64 << 20
@@ -33,35 +30,22 @@ Ref = TypeVar("Ref")
 
 @dataclass(frozen=True)
 class SentPath:
-    """A file or folder that a job mentions.
+    """A file or folder that a job mentions."""
 
-    Attributes:
-        sha256: Its content.
-        files: Name inside it and content of each file; a file has one with an empty name.
-        is_folder: Whether it is a folder.
-    """
-
-    sha256: str
-    files: tuple[tuple[str, str], ...]
-    is_folder: bool
+    sha256: str  # its content
+    files: tuple[tuple[str, str], ...]  # name inside it and content of each file; a file has one with an empty name
+    is_folder: bool  # whether it is a folder
 
 
 @dataclass(frozen=True)
 class Parcel(Generic[Ref]):
-    """A job that can be opened on another host.
+    """A job that can be opened on another host."""
 
-    Attributes:
-        job: The job, with the paths of the host it comes from.
-        paths: What is at the paths that it mentions.
-        contents: Where each content can be had, in pieces, by hash.
-        runs: The manifests of the runs it builds on, as a bundle without contents.
-        known: Those contents that the sender's store keeps: they need not come back with the job's runs.
-    """
-
-    job: Job
-    paths: Mapping[Path, SentPath]
-    contents: Mapping[str, tuple[Ref, ...]]
-    runs: bytes | None
+    job: Job  # the job, with the paths of the host it comes from
+    paths: Mapping[Path, SentPath]  # what is at the paths that it mentions
+    contents: Mapping[str, tuple[Ref, ...]]  # where each content can be had, in pieces, by hash
+    runs: bytes | None  # the manifests of the runs it builds on, as a bundle without contents
+    # Those contents that the sender's store keeps: they need not come back with the job's runs.
     known: frozenset[str] = frozenset()
 
 
@@ -90,11 +74,9 @@ class Packer(Generic[Ref]):
             runs, own = self._pack_run(job.compiled)
             places |= own
         contents = {sha256: self._keep(sha256, place) for sha256, place in places.items()}
-        return Parcel(job, paths, contents, runs, self._kept_in_store(contents))
-
-    def _kept_in_store(self, contents: Iterable[str]) -> frozenset[str]:
         store = self._store
-        return frozenset(one for one in contents if store is not None and store.blobs.path_of(one).exists())
+        kept = (sha256 for sha256 in contents if store is not None and store.blobs.path_of(sha256).exists())
+        return Parcel(job, paths, contents, runs, frozenset(kept))
 
     def _describe(self, path: Path) -> SentPath:
         if path not in self._known:
@@ -138,7 +120,7 @@ def unpack(parcel: Parcel[Ref], store: Store, get: Callable[[Ref], bytes]) -> Jo
         if not store.blobs.path_of(sha256).exists():
             store.blobs.receive(cast("IO[bytes]", _Pieces(pieces, get)), sha256)
     if parcel.runs is not None:
-        take_in(store, parcel.runs)
+        import_runs(store, parcel.runs)
     places = {path: _lay_out(store, path.name, sent) for path, sent in parcel.paths.items()}
     return with_paths(parcel.job, places)
 
@@ -151,7 +133,7 @@ def bundle_bytes(store: Store, *run_ids: str, known: frozenset[str]) -> bytes:
         return path.read_bytes()
 
 
-def take_in(store: Store, bundle: bytes) -> None:
+def import_runs(store: Store, bundle: bytes) -> None:
     """Take runs into a store; those that are there are left as they are."""
     with tempfile.TemporaryDirectory(prefix="edgeproof-") as folder:
         path = Path(folder) / "runs.zip"
@@ -161,8 +143,8 @@ def take_in(store: Store, bundle: bytes) -> None:
 
 def mentioned_paths(job: Job) -> list[Path]:
     """Return every path of a job, each once."""
-    found = [job.step.source, *(one for one in _walk(job.step.values) if isinstance(one, Path))]
-    return list(dict.fromkeys(found))
+    paths = (value for value in _walk(job.step.values) if isinstance(value, Path))
+    return list(dict.fromkeys((job.step.source, *paths)))
 
 
 def with_paths(job: Job, places: Mapping[Path, Path]) -> Job:
@@ -174,17 +156,17 @@ def with_paths(job: Job, places: Mapping[Path, Path]) -> Job:
 def _walk(value: object) -> Iterator[object]:
     yield value
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    for one in inner:
-        yield from _walk(one)
+    for each in inner:
+        yield from _walk(each)
 
 
 def _swap(value: Any, places: Mapping[Path, Path]) -> Any:  # noqa: ANN401 - keywords of any component
     if isinstance(value, Path):
         return places.get(value, value)
     if isinstance(value, Mapping):
-        return {name: _swap(one, places) for name, one in value.items()}
+        return {name: _swap(each, places) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_swap(one, places) for one in value)
+        return type(value)(_swap(each, places) for each in value)
     return value
 
 

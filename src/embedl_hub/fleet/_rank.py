@@ -9,27 +9,23 @@ import contextlib
 import hashlib
 import logging
 import threading
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.device import stoppable_commands
-from embedl_hub.core.profile import PairedResult, paired_profiler
+from embedl_hub.core.profile import PairedResult
 from embedl_hub.core.steps import model_of
+from embedl_hub.core.toolchain import paired_profiler
 from embedl_hub.errors import ConfigError, HubError
-from embedl_hub.fleet._model import StepKind
-from embedl_hub.fleet._results import RankedOption, Ranking
+from embedl_hub.fleet._model import Outcome, Plan, RankedOption, Ranking, StepKind, Sweep, Target
 from embedl_hub.tracking import RunStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from embedl_hub.core import HubContext
-    from embedl_hub.fleet._engine import Outcome
-    from embedl_hub.fleet._model import Plan, Sweep, Target
 
 _LOG = logging.getLogger("embedl_hub")
-RANKS = "ranks"
-"""The tag of a ranking's run: which compiled models it held against each other, and where."""
+RANKS = "ranks"  # the tag of a ranking's run: which compiled models it held against each other, and where
 
 
 def check_rank(sweep: Sweep) -> list[str]:
@@ -51,12 +47,7 @@ def rank_options(
 ) -> tuple[Ranking, ...]:
     """Measure the options of each model in turns, all targets at once, and return them fastest first.
 
-    Args:
-        ctx: An open context that reaches the devices.
-        plan: The plan.
-        sweep_id: The sweep's id, for the tags.
-        outcomes: How its steps ended; options whose compile failed are left out.
-        out: Devices that are not to be used.
+    Options whose compile failed are left out, and so are devices that are ``out``.
     """
     with ThreadPoolExecutor(max(1, len(plan.targets)), thread_name_prefix="edgeproof-rank") as threads:
         work = [threads.submit(_rank_target, ctx, plan, sweep_id, outcomes, target, out) for target in plan.targets]
@@ -64,12 +55,7 @@ def rank_options(
 
 
 def _rank_target(
-    ctx: HubContext,
-    plan: Plan,
-    sweep_id: str,
-    outcomes: Mapping[str, Outcome],
-    target: Target,
-    out: frozenset[str],
+    ctx: HubContext, plan: Plan, sweep_id: str, outcomes: Mapping[str, Outcome], target: Target, out: frozenset[str]
 ) -> list[Ranking]:
     device = next((name for name in target.devices if name not in out), None)
     found = []
@@ -86,13 +72,13 @@ def _rank_target(
 
 def _compiled(plan: Plan, model: str, target: Target, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """Return the compiled models of a model by option, one of those that are the same."""
-    found: dict[str, Outcome] = {}
+    compiled: dict[str, Outcome] = {}
     for cell in plan.cells:
         if (cell.model, cell.target) == (model, target.name):
             key = next(key for key in cell.steps if plan.steps[key].kind is StepKind.COMPILE)
-            if outcomes[key].error is None and outcomes[key] not in found.values():
-                found[cell.option] = outcomes[key]
-    return found
+            if outcomes[key].error is None and outcomes[key] not in compiled.values():
+                compiled[cell.option] = outcomes[key]
+    return compiled
 
 
 def _rank(
@@ -108,8 +94,8 @@ def _rank(
     component = paired_profiler(plan.settings.toolchain)
     store = ctx.client.store
     assert store is not None  # noqa: S101 - a sweep always tracks
-    words = "\n".join((target.name, *(outcome.step for outcome in compiled.values())))
-    key = hashlib.sha256(words.encode()).hexdigest()[:32]
+    lines = "\n".join((target.name, *(outcome.step for outcome in compiled.values())))
+    key = hashlib.sha256(lines.encode()).hexdigest()[:32]
     try:
         for run in store.tagged(RANKS, [key]):
             if run.tags.get("sweep") == sweep_id and run.status is RunStatus.FINISHED:
@@ -117,7 +103,7 @@ def _rank(
         models = [model_of(ctx, component, store.run(str(outcome.run_id))) for outcome in compiled.values()]
         instance: Any = component(name=f"rank {model}"[:100])
         tags = {"sweep": sweep_id, RANKS: key, "model": model}
-        with ctx.client.labelling(tags) as runs, _limited(plan.settings.timeout_s):
+        with ctx.client.labeling(tags) as runs, _limited(plan.settings.timeout_s):
             result: PairedResult = instance.run(ctx, models, device=device)
         return _ranking(model, target, tuple(compiled), None if runs.last is None else runs.last.id, result)
     except HubError as error:
@@ -141,13 +127,9 @@ def _limited(timeout_s: float | None) -> Iterator[None]:
 
 
 def _ranking(model: str, target: Target, options: tuple[str, ...], run_id: str | None, result: PairedResult) -> Ranking:
-    ranked = tuple(
-        RankedOption(
-            options[place.number],
-            result.models[place.number].latency_median,
-            None if place.to_next is None else place.to_next.value,
-            place.is_told_apart,
-        )
-        for place in result.ranking
-    )
-    return Ranking(model, target.name, ranked, run_id)
+    ranked = []
+    for place in result.ranking:
+        ratio = None if place.to_next is None else place.to_next.value
+        median = result.models[place.number].latency_median
+        ranked.append(RankedOption(options[place.number], median, ratio, place.is_significant))
+    return Ranking(model, target.name, tuple(ranked), run_id)

@@ -12,38 +12,33 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Iterator
+from concurrent.futures import InvalidStateError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.device import DEVICES_FILE, read_devices
-from embedl_hub.errors import ConfigError, HubError, StoreUnusableError, WorkerLostError, known
-from embedl_hub.fleet._engine import Outcome
-from embedl_hub.fleet._model import StepKind
-from embedl_hub.fleet._parcel import Packer, Parcel, take_in
+from embedl_hub.errors import ConfigError, HubError, StoreUnusableError, WorkerLostError, quoted_list
+from embedl_hub.fleet._engine import JobQueues
+from embedl_hub.fleet._model import Job, Outcome, StepKind, Target
+from embedl_hub.fleet._parcel import Packer, Parcel, import_runs
+from embedl_hub.fleet._plan import HERE
 from embedl_hub.fleet._ray_cluster import (
     connected,
     device_resource,
     hosts,
     lost_workers,
     need_ray,
+    node_address,
     reachable_devices,
 )
 from embedl_hub.fleet._ray_host import Begun, Ended, HostWorker, Terms, work_once
-from embedl_hub.fleet._ray_node import node_address
-from embedl_hub.fleet._targets import HERE
 from embedl_hub.fleet._work import wait_for_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from ray import ObjectRef, ObjectRefGenerator
 
     from embedl_hub.core import HubContext
-    from embedl_hub.fleet._engine import Job
-    from embedl_hub.fleet._model import Target
     from embedl_hub.tracking import Store
 
 _LOOK_EVERY_S = 1.0
@@ -56,19 +51,16 @@ _SHARE = 0.01
 
 @dataclass(frozen=True)
 class Ray:
-    """Places jobs on the hosts of a Ray cluster.
+    """Places jobs on the hosts of a Ray cluster."""
 
-    Attributes:
-        address: ``host:port`` of the cluster's head; None for what RAY_ADDRESS says, else for the cluster that this
-            home's own node belongs to, else for a Ray on this machine alone, with the devices of this home.
-        imports: Modules that hosts import first: toolchains and providers of one's own, installed on each host.
-        host_wait_s: How long a board may be without a host that reaches it, before its jobs are given up.
-        force_after_s: How long after its time limit a job's process is killed, if nothing was heard of it.
-    """
-
+    # ``host:port`` of the cluster's head; None for what RAY_ADDRESS says, else for the cluster that this home's own
+    # node belongs to, else for a Ray on this machine alone, with the devices of this home.
     address: str | None = None
+    # Modules that hosts import first: toolchains and providers of one's own, installed on each host.
     imports: tuple[str, ...] = ()
+    # How long a board may be without a host that reaches it, before its jobs are given up.
     host_wait_s: float = _HOST_WAIT_S
+    # How long after its time limit a job's process is killed, if nothing was heard of it.
     force_after_s: float = _FORCE_AFTER_S
 
     @contextlib.contextmanager
@@ -79,10 +71,21 @@ class Ray:
             raise ConfigError("Runs come back from the hosts into a store: open the context with tracking.")
         devices = list(dict.fromkeys(device for target in targets for device in target.devices))
         address = self.address or os.environ.get("RAY_ADDRESS") or node_address(store.home)
-        if address is None:
-            _check_written_down(store.home, devices)
+        path = store.home / DEVICES_FILE
+        known = read_devices(path) if address is None else {}
+        if address is None and (missing := set(devices) - {*known, HERE}):
+            raise ConfigError(
+                f"{path} has no device {quoted_list(missing)}; it has: {quoted_list(known)}. Processes of Ray read it "
+                "to reach the boards: embedl-hub device add NAME ..."
+            )
         with connected(address, devices):
-            _check_reach(devices)
+            reached = reachable_devices()
+            if missing := set(devices) - {*reached, HERE}:
+                raise ConfigError(
+                    f"No host of the cluster reaches {quoted_list(missing)}; its hosts reach: {quoted_list(reached)}. "
+                    "On the host with the cable: embedl-hub device add NAME ..., then embedl-hub fleet node --address "
+                    "HOST:PORT."
+                )
             home = store.home if address is None else None
             terms = Terms(ctx.project_name, ctx.tags, home, ctx.lease_wait_s, self.imports)
             workers = _Workers(store, targets, self, terms)
@@ -90,33 +93,6 @@ class Ray:
                 yield workers
             finally:
                 workers.close()
-
-
-def _check_written_down(home: Path, devices: list[str]) -> None:
-    path = home / DEVICES_FILE
-    written = read_devices(path)
-    if missing := [name for name in devices if name not in (*written, HERE)]:
-        raise ConfigError(
-            f"{path} has no device {known(missing)}; it has: {known(written)}. Processes of Ray read it to reach the "
-            "boards: embedl-hub device add NAME ..."
-        )
-
-
-def _check_reach(devices: list[str]) -> None:
-    reached = reachable_devices()
-    if missing := [name for name in devices if name not in (*reached, HERE)]:
-        raise ConfigError(
-            f"No host of the cluster reaches {known(missing)}; its hosts reach: {known(reached)}. On the host with the "
-            "cable: embedl-hub device add NAME ..., then embedl-hub fleet node --address HOST:PORT."
-        )
-
-
-@dataclass
-class _Waiting:
-    """A job that has not been given to Ray."""
-
-    job: Job
-    future: Future[Outcome]
 
 
 class _Process:
@@ -136,7 +112,10 @@ class _Process:
             self._stream = task.remote(parcel, self._terms)
         else:
             if self._actor is None:
-                place = _place_of_board(self._ray, self._device)
+                # The board works, not the host: a host with few processors may serve many boards at once.
+                place: dict[str, object] = {"num_cpus": 0, "resources": {device_resource(self._device): _SHARE}}
+                if self._device == HERE and HERE not in reachable_devices():
+                    place = {"num_cpus": 0, "scheduling_strategy": _on_this_host(self._ray)}
                 self._actor = self._ray.remote(max_restarts=0, **place)(HostWorker).remote(self._terms, self._device)
             self._stream = self._actor.work.options(num_returns="streaming").remote(parcel)
         return self._stream
@@ -156,26 +135,21 @@ class _Process:
         self.kill()
 
 
-class _Workers:
-    """Takes a job for each board that is free and has Ray carry it out. One condition guards what is shared."""
+class _Workers(JobQueues):
+    """Takes a job for each board that is free and has Ray run it."""
 
     def __init__(self, store: Store, targets: tuple[Target, ...], settings: Ray, terms: Terms) -> None:
+        super().__init__(targets)
         self._ray = need_ray()
         self._store = store
-        self._targets = {target.name: target for target in targets}
         self._settings = settings
         self._terms = terms
         self._packer: Packer[ObjectRef[bytes]] = Packer(store, self._ray.put)
         self._packing = threading.Lock()
-        self._condition = threading.Condition()
-        self._queues: dict[str, deque[_Waiting]] = {target.name: deque() for target in targets}
-        self._out: frozenset[str] = frozenset()
-        self._is_closing = False
         self._running: set[_Process] = set()
         devices = dict.fromkeys(device for target in targets for device in target.devices)
-        here = (
-            0 if all(target.devices for target in targets) else max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        )
+        cpus = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        here = 0 if all(target.devices for target in targets) else cpus
         self._threads = [
             threading.Thread(target=self._serve, args=(device,), name=f"edgeproof-ray-{device or 'any'}", daemon=True)
             for device in (*devices, *[None] * here)
@@ -183,31 +157,11 @@ class _Workers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: Job) -> Future[Outcome]:
-        """Queue a job for its target; see :class:`Workers`."""
-        waiting = _Waiting(job, Future())
-        with self._condition:
-            self._queues[job.step.target.name].append(waiting)
-            self._condition.notify_all()
-        return waiting.future
-
-    def set_devices_out(self, names: frozenset[str]) -> None:
-        """Give no work to these devices; see :class:`Workers`."""
-        with self._condition:
-            self._out = names
-            self._condition.notify_all()
-
     def close(self) -> None:
         """Stop what runs, end what waits, and leave no board leased."""
+        self._cancel_queued()
         with self._condition:
-            self._is_closing = True
-            waiting = [each for queue in self._queues.values() for each in queue]
-            for queue in self._queues.values():
-                queue.clear()
             running = list(self._running)
-            self._condition.notify_all()
-        for each in waiting:
-            each.future.cancel()
         for process in running:
             process.kill()
         for thread in self._threads:
@@ -215,40 +169,15 @@ class _Workers:
 
     def _serve(self, device: str | None) -> None:
         process = _Process(self._terms, device)
-        while (waiting := self._take(device)) is not None:
+        while (queued := self._take(device)) is not None:
             with contextlib.suppress(InvalidStateError):
                 try:
-                    waiting.future.set_result(self._carry_out(waiting.job, device, process))
+                    queued.future.set_result(self._run_job(queued.job, device, process))
                 except Exception as error:  # noqa: BLE001 - it goes on in the thread that waits
-                    waiting.future.set_exception(error)
+                    queued.future.set_exception(error)
         process.close()
 
-    def _take(self, device: str | None) -> _Waiting | None:
-        """Return the next job for a device, waiting for one; None at the end."""
-        with self._condition:
-            while not self._is_closing:
-                if (found := self._next(device)) is not None:
-                    return found
-                self._condition.wait()
-            return None
-
-    def _next(self, device: str | None) -> _Waiting | None:
-        if device in self._out:
-            return None
-        for name, queue in self._queues.items():
-            devices = self._targets[name].devices
-            if device not in (devices or (None,)):
-                continue
-            for waiting in list(queue):
-                others = set(devices) - waiting.job.avoid - self._out
-                if device in waiting.job.avoid and others:
-                    continue
-                queue.remove(waiting)
-                if waiting.future.set_running_or_notify_cancel():
-                    return waiting
-        return None
-
-    def _carry_out(self, job: Job, device: str | None, process: _Process) -> Outcome:
+    def _run_job(self, job: Job, device: str | None, process: _Process) -> Outcome:
         try:
             parcel = self._pack(job)
         except HubError as error:
@@ -258,13 +187,13 @@ class _Workers:
                 ended = self._await(process, parcel, device)
         except WorkerLostError:
             process.kill()
-            if self._is_closing:
+            if self._closing.is_set():
                 return Outcome(job.step.key, None, "The sweep was stopped.", is_stopped=True, device=device)
             raise
         if ended.is_hung:
             process.kill()
         if ended.runs is not None:
-            self._take_in(ended.runs)
+            self._import_runs(ended.runs)
         return ended.outcome
 
     def _pack(self, job: Job) -> Parcel[ObjectRef[bytes]]:
@@ -278,7 +207,7 @@ class _Workers:
     def _known_to_run(self, process: _Process) -> Iterator[None]:
         """Let whoever closes the engine find a process that is at work."""
         with self._condition:
-            if self._is_closing:
+            if self._closing.is_set():
                 raise WorkerLostError("The sweep was stopped before the job began.")
             self._running.add(process)
         try:
@@ -289,9 +218,9 @@ class _Workers:
 
     def _await(self, process: _Process, parcel: Parcel[ObjectRef[bytes]], device: str | None) -> Ended:
         job, stream = parcel.job, process.begin(parcel)
-        said = self._await_begin(stream, device)
-        if isinstance(said, Ended):
-            return said
+        begun = self._await_begin(stream, device)
+        if isinstance(begun, Ended):
+            return begun
         limit_s = None
         if job.timeout_s is not None:
             limit_s = job.timeout_s + self._terms.lease_wait_s + self._settings.force_after_s
@@ -299,7 +228,7 @@ class _Workers:
         if ended is None:
             process.kill()
             error = (
-                f"It was stopped at its time limit of {job.timeout_s:g} s; its process on host {said.host} did not "
+                f"It was stopped at its time limit of {job.timeout_s:g} s; its process on host {begun.host} did not "
                 "stop it itself and was killed."
             )
             return Ended(Outcome(job.step.key, None, error, is_boards_fault=True, device=device))
@@ -309,46 +238,36 @@ class _Workers:
     def _await_begin(self, stream: ObjectRefGenerator[Begun | Ended], device: str | None) -> Begun | Ended:
         """Wait until Ray has placed a job, as long as there is a host to place it on."""
         seen_s = time.monotonic()
-        while (said := self._receive(stream, _LOOK_EVERY_S)) is None:
+        while (message := self._receive(stream, _LOOK_EVERY_S)) is None:
             if device in (None, HERE) or device in reachable_devices():
                 seen_s = time.monotonic()
             elif time.monotonic() - seen_s > self._settings.host_wait_s:
                 raise WorkerLostError(
                     f"No host of the cluster has reached device {device!r} for {self._settings.host_wait_s:g} s; hosts "
-                    f"there: {known(host.name for host in hosts() if host.is_alive)}. Is the device's host on, and "
-                    "does embedl-hub fleet node run there?"
+                    f"there: {quoted_list(host.name for host in hosts() if host.is_alive)}. Is the device's host on, "
+                    "and does embedl-hub fleet node run there?"
                 )
-        return said
+        return message
 
     def _receive(self, stream: ObjectRefGenerator[Begun | Ended], wait_s: float | None) -> Begun | Ended | None:
         ready, _ = self._ray.wait([stream], timeout=wait_s)
         if not ready:
             return None
         if (item := next(stream, None)) is None:
-            raise WorkerLostError("The process that carried out a job ended without a word.")
-        said: Begun | Ended = self._ray.get(item)
-        return said
+            raise WorkerLostError("The process that ran a job ended without a message.")
+        message: Begun | Ended = self._ray.get(item)
+        return message
 
-    def _take_in(self, runs: bytes) -> None:
+    def _import_runs(self, runs: bytes) -> None:
         while True:
             try:
-                take_in(self._store, runs)
+                return import_runs(self._store, runs)
             except StoreUnusableError:
                 if not wait_for_store(self._store):
                     raise
-            else:
-                return
 
 
-def _place_of_board(ray: Any, device: str) -> dict[str, Any]:  # noqa: ANN401 - Ray's module and options
-    """Return what the process of a board asks of its host."""
-    # The board works, not the host: a host with few processors may serve many boards at once.
-    if device == HERE and device not in reachable_devices():
-        return {"num_cpus": 0, "scheduling_strategy": _on_this_host(ray)}
-    return {"num_cpus": 0, "resources": {device_resource(device): _SHARE}}
-
-
-def _place(ray: Any, job: Job) -> dict[str, Any]:  # noqa: ANN401 - Ray's module and options
+def _place(ray: Any, job: Job) -> dict[str, object]:  # noqa: ANN401 - Ray's module and options
     """Return what a job without a board asks of the host that carries it out."""
     if job.step.kind is not StepKind.PROFILE:
         return {"num_cpus": 1}

@@ -7,48 +7,34 @@ import importlib
 import os
 import socket
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import DEVICES_FILE, Device, load_devices
-from embedl_hub.errors import ConfigError, HubError, known
-from embedl_hub.fleet._engine import Outcome
-from embedl_hub.fleet._model import Target
-from embedl_hub.fleet._parcel import bundle_bytes, unpack
-from embedl_hub.fleet._targets import HERE
+from embedl_hub.errors import ConfigError, HubError, quoted_list
+from embedl_hub.fleet._model import Job, Outcome, Target
+from embedl_hub.fleet._parcel import Parcel, bundle_bytes, unpack
+from embedl_hub.fleet._plan import HERE
 from embedl_hub.fleet._threads import Threads
 from embedl_hub.fleet._work import blames_board
-from embedl_hub.tracking import find_home
+from embedl_hub.tracking import Store, find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
     from ray import ObjectRef
-
-    from embedl_hub.fleet._engine import Job
-    from embedl_hub.fleet._parcel import Parcel
-    from embedl_hub.tracking import Store
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What holds for every job of an engine.
+    """What holds for every job of an engine."""
 
-    Attributes:
-        project: Runs are recorded under it, on the host and where they go.
-        tags: Labels of every run.
-        home: The home to work in; None for the host's own.
-        lease_wait_s: How long to wait for a board that somebody else is using.
-        imports: Modules to import first: toolchains and providers of the user's own.
-    """
-
-    project: str
-    tags: Mapping[str, str] = field(default_factory=dict)
-    home: Path | None = None
-    lease_wait_s: float = 600.0
-    imports: tuple[str, ...] = ()
+    project: str  # runs are recorded under it, on the host and where they go
+    tags: Mapping[str, str] = field(default_factory=dict)  # labels of every run
+    home: Path | None = None  # the home to work in; None for the host's own
+    lease_wait_s: float = 600.0  # how long to wait for a board that somebody else is using
+    imports: tuple[str, ...] = ()  # modules to import first: toolchains and providers of the user's own
 
 
 @dataclass(frozen=True)
@@ -61,17 +47,12 @@ class Begun:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended.
+    """How a job ended."""
 
-    Attributes:
-        outcome: What to tell.
-        runs: Its runs, as a bundle without what the sender has; None when there is none, or the store is shared.
-        is_hung: Whether something of it could not be stopped, so that this process must be.
-    """
-
-    outcome: Outcome
+    outcome: Outcome  # what to tell
+    # Its runs, as a bundle without what the sender has; None when there is none, or the store is shared.
     runs: bytes | None = None
-    is_hung: bool = False
+    is_hung: bool = False  # whether something of it could not be stopped, so that this process must be
 
 
 class HostWorker:
@@ -115,14 +96,16 @@ class HostWorker:
     def _open(self) -> HubContext:
         if self._ctx is None:
             terms = self._terms
-            _import(terms.imports)
+            for name in terms.imports:
+                try:
+                    importlib.import_module(name)
+                except ImportError as error:
+                    raise ConfigError(
+                        f"The module {name!r} cannot be imported: {error}. Install it on every host of the cluster."
+                    ) from error
             home = find_home(terms.home)
             ctx = HubContext(
-                terms.project,
-                _devices(home, self._device),
-                home=home,
-                lease_wait_s=terms.lease_wait_s,
-                tags=terms.tags,
+                terms.project, _devices(home, self._device), home=home, lease_wait_s=terms.lease_wait_s, tags=terms.tags
             )
             self._ctx = self._closing.enter_context(ctx)
         return self._ctx
@@ -141,16 +124,6 @@ def work_once(parcel: Parcel[ObjectRef[bytes]], terms: Terms) -> Iterator[Begun 
         worker.close()
 
 
-def _import(names: tuple[str, ...]) -> None:
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigError(
-                f"The module {name!r} cannot be imported: {error}. Install it on every host of the cluster."
-            ) from error
-
-
 def _devices(home: Path, device: str | None) -> list[Device]:
     if device is None:
         return []
@@ -159,7 +132,7 @@ def _devices(home: Path, device: str | None) -> list[Device]:
         return [Device(HERE)]
     if device not in devices:
         raise ConfigError(
-            f"This host said that it reaches {device!r}, but {home / DEVICES_FILE} knows: {known(devices)}. "
+            f"This host said that it reaches {device!r}, but {home / DEVICES_FILE} knows: {quoted_list(devices)}. "
             "Start its node again: embedl-hub fleet stop, then embedl-hub fleet node."
         )
     return [devices[device]]

@@ -1,23 +1,4 @@
-"""Sweeps written down in TOML.
-
-    [sweep]
-    name = "candidates"
-    toolchain = "onnxruntime"
-    steps = ["compile", "profile", "invoke"]
-    timeout_s = 600
-
-    [models.resnet]
-    path = "models/resnet.onnx"
-    compile = { input_shape = [1, 3, 224, 224] }
-    data = { calibration = "data/calibration", test = "data/test.npz", labels = "data/labels.npy" }
-
-    [options.float]
-
-    [options.int8]
-    compile = { calibration_data = "$calibration" }
-
-    [devices]
-    names = ["kitchen", "here"]
+"""Sweeps written down in TOML: ``[sweep]``, ``[models.NAME]``, ``[options.NAME]``, ``[devices]``; see the how-to guide.
 
 Paths are relative to the file. Instead of a path, ``[models.NAME]`` may hold ``files = "models/*.onnx"``: one model for
 each file, called by the file's name.
@@ -25,16 +6,14 @@ each file, called by the file's name.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from embedl_hub.errors import ConfigError, known
-from embedl_hub.fleet._model import DEFAULT_STEPS, DeviceWish, StepKind, Sweep, SweepModel, SweepOption
-
-if TYPE_CHECKING:
-    import os
+from embedl_hub.errors import ConfigError, quoted_list
+from embedl_hub.fleet._model import DEFAULT_STEPS, DeviceSelection, StepKind, Sweep, SweepModel, SweepOption
 
 _TABLES = ("sweep", "models", "options", "devices")
 _SWEEP_KEYS = {
@@ -48,9 +27,10 @@ _SWEEP_KEYS = {
     "reuse_measurements": bool,
     "reference": str,
 }
-_STEP_KEYS: dict[str, Any] = dict.fromkeys(map(str, StepKind), Mapping)
+_STEP_KEYS: dict[str, object] = dict.fromkeys(map(str, StepKind), Mapping)
 _MODEL_KEYS = {"path": str, "files": str, "data": Mapping, **_STEP_KEYS}
 _DEVICE_KEYS = {"names": list, "where": str, "pools": list}
+_KIND_NAMES = {str: "text", list: "list", bool: "true or false", int: "whole number", Mapping: "table"}
 
 
 def read_sweep(path: str | os.PathLike[str]) -> Sweep:
@@ -74,22 +54,25 @@ class _Reader:
         self._known("the file", document, dict.fromkeys(_TABLES, Mapping))
         settings = self._table(document, "sweep")
         self._known("[sweep]", settings, _SWEEP_KEYS)
-        for needed in ("toolchain",):
-            if needed not in settings:
-                self._problems.append(f"[sweep] needs {needed!r}, for example {needed} = 'onnxruntime'")
+        if "toolchain" not in settings:
+            self._problems.append("[sweep] needs 'toolchain', for example toolchain = 'onnxruntime'")
         models = [model for name, table in self._tables(document, "models") for model in self._models(name, table)]
-        options = [self._option(name, table) for name, table in self._tables(document, "options")]
-        wish = self._devices(self._table(document, "devices"))
+        options = []
+        for name, table in self._tables(document, "options"):
+            self._known(f"[options.{name}]", table, _STEP_KEYS)
+            options.append(SweepOption(name, self._step_values(table)))
+        devices = self._table(document, "devices")
+        self._known("[devices]", devices, _DEVICE_KEYS)
+        lists = {key: tuple(map(str, devices[key])) for key in ("names", "pools") if isinstance(devices.get(key), list)}
         steps = self._steps(settings.get("steps"))
         if self._problems:
-            raise ConfigError(
-                f"{self._file} cannot be carried out:\n" + "\n".join(f"- {text}" for text in self._problems)
-            )
+            raise ConfigError(f"{self._file} cannot be run:\n" + "\n".join(f"- {text}" for text in self._problems))
         further = {key: value for key, value in settings.items() if key not in {"name", "toolchain", "steps"}}
         return Sweep(
             settings.get("name", self._file.stem), settings["toolchain"], tuple(models),
             # A model alone is worth a sweep: every step with its defaults.
-            tuple(options) or (SweepOption("default"),), wish, steps, **further,
+            tuple(options) or (SweepOption("default"),), DeviceSelection(where=devices.get("where"), **lists),
+            steps, **further,
         )  # fmt: skip
 
     def _models(self, name: str, table: Mapping[str, Any]) -> list[SweepModel]:
@@ -98,47 +81,36 @@ class _Reader:
         if ("path" in table) == ("files" in table):
             self._problems.append(f"{where} needs either a path, or files = 'folder/*.onnx'")
             return []
-        data = {key: self._path(value) for key, value in table.get("data", {}).items() if isinstance(value, str)}
+        folder, values = self._file.parent, self._step_values(table)
+        data = {key: folder / value for key, value in table.get("data", {}).items() if isinstance(value, str)}
         if wrong := set(table.get("data", {})) - set(data):
-            self._problems.append(f"{where} data: {known(wrong)} must be paths")
+            self._problems.append(f"{where} data: {quoted_list(wrong)} must be paths")
         if "path" in table:
-            return [SweepModel(name, self._path(str(table["path"])), data, self._step_values(table))]
-        found = sorted(self._file.parent.glob(str(table["files"])))
-        if not found:
-            self._problems.append(f"{where} files: nothing matches {table['files']!r} in {self._file.parent}")
-        return [SweepModel(path.stem, path, data, self._step_values(table)) for path in found]
+            return [SweepModel(name, folder / str(table["path"]), data, values)]
+        files = sorted(folder.glob(str(table["files"])))
+        if not files:
+            self._problems.append(f"{where} files: nothing matches {table['files']!r} in {folder}")
+        return [SweepModel(path.stem, path, data, values) for path in files]
 
-    def _option(self, name: str, table: Mapping[str, Any]) -> SweepOption:
-        self._known(f"[options.{name}]", table, _STEP_KEYS)
-        return SweepOption(name, self._step_values(table))
-
-    def _step_values(self, table: Mapping[str, Any]) -> dict[StepKind, dict[str, Any]]:
+    def _step_values(self, table: Mapping[str, Any]) -> dict[StepKind, dict[str, object]]:
         return {
             StepKind(kind): {key: self._value(value) for key, value in values.items()}
             for kind, values in table.items()
             if kind in list(StepKind) and isinstance(values, Mapping)
         }
 
-    def _devices(self, table: Mapping[str, Any]) -> DeviceWish:
-        self._known("[devices]", table, _DEVICE_KEYS)
-        lists = {key: tuple(map(str, table[key])) for key in ("names", "pools") if isinstance(table.get(key), list)}
-        return DeviceWish(where=table.get("where"), **lists)
-
     def _steps(self, given: object) -> tuple[StepKind, ...]:
         if given is None:
             return DEFAULT_STEPS
-        words = given if isinstance(given, list) else []
-        if unknown := {str(word) for word in words} - set(map(str, StepKind)):
-            self._problems.append(f"[sweep] steps: {known(unknown)} is no step; known: {known(StepKind)}")
+        names = given if isinstance(given, list) else []
+        if unknown := set(map(str, names)) - set(map(str, StepKind)):
+            self._problems.append(f"[sweep] steps: {quoted_list(unknown)} is no step; known: {quoted_list(StepKind)}")
             return ()
         # In the order in which a cell goes through them, whatever order they are written in.
-        return tuple(kind for kind in StepKind if kind in words)
+        return tuple(kind for kind in StepKind if kind in names)
 
     def _value(self, value: Any) -> Any:  # noqa: ANN401 - any TOML value
         return tuple(self._value(each) for each in value) if isinstance(value, list) else value
-
-    def _path(self, text: str) -> Path:
-        return self._file.parent / text
 
     def _tables(self, document: Mapping[str, Any], name: str) -> list[tuple[str, Mapping[str, Any]]]:
         found = self._table(document, name)
@@ -153,15 +125,11 @@ class _Reader:
 
     def _known(self, where: str, table: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
         if unknown := set(table) - set(keys):
-            self._problems.append(f"{where} has {known(unknown)}; known: {known(keys)}")
+            self._problems.append(f"{where} has {quoted_list(unknown)}; known: {quoted_list(keys)}")
         for key, kind in keys.items():
             # True is a number in Python, and in nobody's file.
             if key in table and (
                 not isinstance(table[key], kind) or (isinstance(table[key], bool) and kind is not bool)
             ):
-                self._problems.append(f"{where}: {key} is {table[key]!r:.60}, which is no {_word(kind)}")
-
-
-def _word(kind: Any) -> str:  # noqa: ANN401 - a type or several
-    words = {str: "text", list: "list", bool: "true or false", int: "whole number", Mapping: "table"}
-    return words.get(kind, "number")
+                kind_name = _KIND_NAMES.get(kind, "number")
+                self._problems.append(f"{where}: {key} is {table[key]!r:.60}, which is no {kind_name}")

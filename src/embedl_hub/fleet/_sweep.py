@@ -11,37 +11,48 @@ import heapq
 import queue
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import ConfigError, TrackingError, WorkerLostError
-from embedl_hub.fleet._boards import Boards
-from embedl_hub.fleet._cells import Cells
-from embedl_hub.fleet._check import RUN_TYPES, check_sweep
-from embedl_hub.fleet._engine import Job, Outcome
-from embedl_hub.fleet._expand import expand
-from embedl_hub.fleet._judge import Judge
-from embedl_hub.fleet._model import Plan, StepKind, Sweep
-from embedl_hub.fleet._plan_file import PLAN_ARTIFACT, PLAN_DIGEST, SWEEP, plan_as_json
+from embedl_hub.fleet._boards import BoardHealth, Boards
+from embedl_hub.fleet._evaluate import Judge
+from embedl_hub.fleet._model import (
+    Cell,
+    CellResult,
+    CellState,
+    Job,
+    Listener,
+    Outcome,
+    Plan,
+    Ranking,
+    StepKind,
+    Sweep,
+    SweepResult,
+    Target,
+    first_line,
+)
+from embedl_hub.fleet._plan import (
+    PLAN_ARTIFACT,
+    PLAN_DIGEST,
+    RUN_TYPES,
+    SWEEP,
+    check_sweep,
+    expand,
+    find_targets,
+    plan_as_json,
+)
 from embedl_hub.fleet._rank import check_rank, rank_options
-from embedl_hub.fleet._results import CellResult, CellState, Listener, SweepResult
-from embedl_hub.fleet._targets import find_targets
 from embedl_hub.fleet._threads import Threads
-from embedl_hub.fleet._words import first_line, title
 from embedl_hub.fleet._work import FAULT, MODELS_FAULT, OUTCOME_PARAMS, finished_outcome, wait_for_store
-from embedl_hub.tracking import RunStatus, RunType, equal
+from embedl_hub.tracking import ActiveRun, Run, RunStatus, RunType, Store, equal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from embedl_hub.core import HubContext
     from embedl_hub.core.device import Pool
-    from embedl_hub.fleet._boards import BoardHealth
     from embedl_hub.fleet._engine import Engine, Workers
-    from embedl_hub.fleet._model import Cell, Target
-    from embedl_hub.fleet._results import Ranking
-    from embedl_hub.tracking import ActiveRun, Run, Store
 
 _LOOK_EVERY_S = 0.25
 # Enough that no device waits for us, few enough that the order of the plan is kept.
@@ -52,10 +63,7 @@ _BOARD_WAIT_S = 300.0
 def plan_sweep(ctx: HubContext, sweep: Sweep, *, pools: Mapping[str, Pool] | None = None) -> Plan:
     """Write a sweep out for the devices of a context, or say everything that is wrong with it.
 
-    Args:
-        ctx: An open context.
-        sweep: The sweep.
-        pools: The pools that it may name; those of the home's devices if not given.
+    The pools that it may name are those of the home's devices if not given.
     """
     targets, problems = find_targets(ctx, sweep.devices, pools)
     if sweep.rank:
@@ -82,7 +90,7 @@ def run_sweep(
         sweep: The sweep, or its plan.
         engine: Who places the work; threads of this process if not given.
         resume: The id of a sweep to go on with: what is done is not done again.
-        retry_failed: With ``resume``, try again what failed on the model's own account.
+        retry_failed: With ``resume``, run again what failed because of the model.
         listener: Hears how it goes on.
         health: Knows which boards are well; without one, a board that fails three times in a row is left alone.
         board_wait_s: How long cells wait for boards that are out to come back, once nothing else is left to do.
@@ -91,20 +99,20 @@ def run_sweep(
     if store is None:
         raise ConfigError("A sweep is kept in a store: open the context with tracking.")
     plan = sweep if isinstance(sweep, Plan) else plan_sweep(ctx, sweep)
-    told = listener or Listener()
     earlier = _earlier_runs(store, resume, ctx.project_name)
     with ctx.client.start_run(RunType.CUSTOM, plan.name[:100], component=SWEEP) as run:
         sweep_id = resume or run.id
         _record(run, plan, sweep_id, earlier)
         done = _done_before(store, plan, earlier, retry_failed=retry_failed)
-        driver = _Driver(ctx, plan, sweep_id, done, told, health, board_wait_s)
+        driver = _Driver(ctx, plan, sweep_id, done, listener or Listener(), health, board_wait_s)
         with (engine or Threads()).open(ctx, plan.targets) as workers:
             result = driver.drive(workers)
         if plan.settings is not None and plan.settings.rank:
             result = replace(result, rankings=driver.rank())
         if not wait_for_store(store):
             raise TrackingError(f"The sweep {sweep_id} ended, but the store does not answer; resume it when it does.")
-        run.log_batch(metrics=[(f"cells_{state}", float(result.count(state)), None) for state in CellState])
+        ended = (CellState.DONE, CellState.FAILED, CellState.SKIPPED)
+        run.log_batch(metrics=[(f"cells_{state}", float(result.count(state)), None) for state in ended])
     return result
 
 
@@ -118,8 +126,9 @@ def find_sweep(store: Store, project: str, name: str) -> str:
 
 def _record(run: ActiveRun, plan: Plan, sweep_id: str, earlier: Iterable[Run]) -> None:
     """Keep the plan with the sweep's run; one that goes on with the very same plan needs no second copy."""
-    digest = _plan_digest(plan)
-    if not any(_param(each, PLAN_DIGEST) == digest for each in earlier):
+    lines = "".join(f"{line}\n" for cell in plan.cells for line in (cell.id, *cell.steps))
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    if not any(PLAN_DIGEST in other.params and other.params[PLAN_DIGEST].value == digest for other in earlier):
         path = run.artifact_dir / "plan.json"
         path.write_text(plan_as_json(plan), encoding="utf-8")
         run.log_artifact(path, name=PLAN_ARTIFACT)
@@ -133,17 +142,6 @@ def _record(run: ActiveRun, plan: Plan, sweep_id: str, earlier: Iterable[Run]) -
     if plan.settings is not None:
         params |= {"toolchain": plan.settings.toolchain, "timeout_s": plan.settings.timeout_s}
     run.log_batch(params, tags=tags)
-
-
-def _plan_digest(plan: Plan) -> str:
-    digest = hashlib.sha256()
-    for cell in plan.cells:
-        digest.update("\n".join((cell.id, *cell.steps, "")).encode())
-    return digest.hexdigest()
-
-
-def _param(run: Run, name: str) -> object:
-    return run.params[name].value if name in run.params else None
 
 
 def _earlier_runs(store: Store, sweep_id: str | None, project: str) -> list[Run]:
@@ -204,21 +202,25 @@ class _Driver:
         self._skipped: set[str] = set()
         self._attempts: dict[str, int] = defaultdict(int)
         self._avoid: dict[str, set[str]] = defaultdict(set)
-        self._order = {key: place for place, key in enumerate(_in_order(plan, self._settings))}
+        self._order = _in_order(plan)
         self._followers: dict[str, list[str]] = defaultdict(list)
         self._ready: dict[str, list[tuple[int, str]]] = {target.name: [] for target in plan.targets}
         self._flying: dict[str, Future[Outcome]] = {}
         self._ended: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._checking: set[str] = set()
         self._checked: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._cells = Cells(plan)
+        self._open_in_cell = {cell.id: len(set(cell.steps)) for cell in plan.cells}
+        self._cells_of_step: dict[str, list[Cell]] = defaultdict(list)
+        for cell in plan.cells:
+            for key in dict.fromkeys(cell.steps):
+                self._cells_of_step[key].append(cell)
         self._judge = Judge(ctx, plan, sweep_id, self._outcomes, listener)
 
     def drive(self, workers: Workers) -> SweepResult:
         """Go on until every cell has ended."""
         self._listener.began(self._id, self._plan, dict(self._outcomes))
         self._begin()
-        while self._open_steps():
+        while len(self._outcomes) < len(self._plan.steps):
             while not self._checked.empty():
                 key = self._checked.get()
                 self._checking.remove(key)
@@ -238,10 +240,14 @@ class _Driver:
         return rank_options(self._ctx, self._plan, self._id, self._outcomes, self._boards.out())
 
     def _result(self, cell: Cell) -> CellResult:
-        return self._cells.result(cell, self._outcomes, self._skipped, self._judge.scores)
-
-    def _open_steps(self) -> bool:
-        return len(self._outcomes) < len(self._plan.steps)
+        outcomes = {self._plan.steps[key].kind: self._outcomes[key] for key in cell.steps}
+        scores = {name: value for key in cell.steps for name, value in self._judge.scores.get(key, {}).items()}
+        state, reason = CellState.DONE, None
+        if failed := next((outcome for outcome in outcomes.values() if outcome.error is not None), None):
+            state = CellState.SKIPPED if failed.step in self._skipped else CellState.FAILED
+            cause = "" if state is CellState.SKIPPED else f"{self._plan.steps[failed.step].kind} failed: "
+            reason = f"{cause}{failed.error}"
+        return CellResult(cell, state, reason, outcomes, scores)
 
     def _begin(self) -> None:
         """Find what is ready from what was done before."""
@@ -251,11 +257,9 @@ class _Driver:
         for key in list(self._outcomes):
             self._settle(key, self._outcomes[key], is_new=False)
         for key, step in self._plan.steps.items():
-            if key not in self._outcomes and (step.after is None or self._is_good(step.after)):
+            before = None if step.after is None else self._outcomes.get(step.after)
+            if key not in self._outcomes and (step.after is None or (before is not None and before.error is None)):
                 self._queue(key)
-
-    def _is_good(self, key: str) -> bool:
-        return key in self._outcomes and self._outcomes[key].error is None
 
     def _queue(self, key: str) -> None:
         heapq.heappush(self._ready[self._plan.steps[key].target.name], (self._order[key], key))
@@ -292,20 +296,18 @@ class _Driver:
         except WorkerLostError as error:
             outcome = Outcome(key, None, str(error), is_boards_fault=True)
         if outcome.device is not None:
-            self._boards.heard(outcome.device, is_fault=outcome.is_boards_fault)
-        if outcome.error is not None and self._may_try_again(key, outcome):
+            self._boards.count(outcome.device, is_fault=outcome.is_boards_fault)
+        may_retry = outcome.is_boards_fault or self._settings.retry_failures
+        is_tried_out = outcome.is_stopped or self._attempts[key] > self._settings.retries
+        if outcome.error is not None and may_retry and not is_tried_out:
             if outcome.device is not None:
                 self._avoid[key].add(outcome.device)
-            self._listener.said(f"{title(step)} is tried again: {first_line(outcome.error)}")
+            self._listener.said(f"{step.title} is tried again: {first_line(outcome.error)}")
             # Not before somebody has looked at the board: the next try would meet the same.
             self._checking.add(key)
             self._boards.when_checked(outcome, lambda: self._checked.put(key))
             return
         self._settle(key, outcome)
-
-    def _may_try_again(self, key: str, outcome: Outcome) -> bool:
-        again = outcome.is_boards_fault or self._settings.retry_failures
-        return again and not outcome.is_stopped and self._attempts[key] <= self._settings.retries
 
     def _settle(self, key: str, outcome: Outcome, *, is_new: bool = True) -> None:
         """Let a step end, and with it what cannot go on without it."""
@@ -324,25 +326,23 @@ class _Driver:
                 if key in self._skipped:
                     self._skipped.add(follower)
                 self._settle(follower, Outcome(follower, None, f"{step.kind} failed: {outcome.error}"))
-        for cell in self._cells.heard(key):
-            self._listener.cell_ended(self._result(cell))
+        for cell in self._cells_of_step[key]:
+            self._open_in_cell[cell.id] -= 1
+            if self._open_in_cell[cell.id] == 0:
+                self._listener.cell_ended(self._result(cell))
 
     def _give_up_on_boards(self) -> None:
         """End the cells of targets without a board, once nothing else is left to do and waiting has had its time."""
-        held = [target for target in self._plan.targets if self._boards.are_all_out(target) and self._waits_for(target)]
-        others = [target for target in self._plan.targets if target not in held]
-        if not held or self._checking or any(map(self._waits_for, others)):
+        flying = {self._plan.steps[key].target.name for key in self._flying}
+        waiting = [target for target in self._plan.targets if self._ready[target.name] or target.name in flying]
+        if not waiting or self._checking or not all(map(self._boards.are_all_out, waiting)):
             self._held_since = None
             return
         now = time.monotonic()
         self._held_since = self._held_since or now
-        if now - self._held_since < (self._board_wait_s if self._boards.may_come_back else 0.0):
-            return
-        for target in held:
-            self._skip_target(target)
-
-    def _waits_for(self, target: Target) -> bool:
-        return bool(self._ready[target.name]) or any(self._plan.steps[key].target == target for key in self._flying)
+        if now - self._held_since >= (self._board_wait_s if self._boards.may_come_back else 0.0):
+            for target in waiting:
+                self._skip_target(target)
 
     def _skip_target(self, target: Target) -> None:
         keys = [key for _, key in self._ready[target.name]]
@@ -358,9 +358,9 @@ class _Driver:
                 self._settle(key, Outcome(key, None, reason, is_boards_fault=True))
 
 
-def _in_order(plan: Plan, settings: Sweep) -> list[str]:
-    """Return the steps in the order in which they are wanted: cell by cell, the reference of each model first."""
-    name = settings.reference or "float"
+def _in_order(plan: Plan) -> dict[str, int]:
+    """Return each step's place in the order of work: cell by cell, the reference of each model first."""
     models = {model: place for place, model in enumerate(dict.fromkeys(cell.model for cell in plan.cells))}
-    cells = sorted(plan.cells, key=lambda cell: (models[cell.model], cell.option != name))
-    return list(dict.fromkeys(key for cell in cells for key in cell.steps))
+    cells = sorted(plan.cells, key=lambda cell: (models[cell.model], cell.option != plan.reference))
+    keys = dict.fromkeys(key for cell in cells for key in cell.steps)
+    return {key: place for place, key in enumerate(keys)}

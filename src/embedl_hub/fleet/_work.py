@@ -1,59 +1,45 @@
-"""One job, carried out: whatever a step does is an outcome, never an exception."""
+"""One job, run to its end: whatever a step does is an outcome, never an exception."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.core.component import CLAIMED
-from embedl_hub.core.device import stoppable_commands
+from embedl_device.statistics import Verdict
+from embedl_hub.core.component import CLAIMED, Component
+from embedl_hub.core.device import Commands, stoppable_commands
 from embedl_hub.core.steps import keep_model, model_of, options_of, read_arrays, takes_device
 from embedl_hub.errors import ConnectError, HubError, LeaseError, StoreUnusableError, TransferError
-from embedl_hub.fleet._check import component_of
-from embedl_hub.fleet._engine import Outcome
-from embedl_hub.fleet._model import StepKind
-from embedl_hub.tracking import RunStatus
+from embedl_hub.fleet._model import Job, Outcome, Step, StepKind
+from embedl_hub.fleet._plan import component_of
+from embedl_hub.tracking import LabeledRuns, Run, RunStatus, Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from embedl_hub.core import HubContext
-    from embedl_hub.core.component import Component
-    from embedl_hub.core.device import Commands
-    from embedl_hub.fleet._engine import Job
-    from embedl_hub.fleet._model import Step
-    from embedl_hub.tracking import LabelledRuns, Run, Store
 
 _LOG = logging.getLogger("embedl_hub")
 STORE_WAIT_S = 600.0
-"""How long a store that does not answer is waited for."""
 _ASK_AGAIN_S = 0.5
 OUTCOME_PARAMS = ("verdict", "from_cache", CLAIMED)
 """The parameters of a run that its outcome is made from."""
-FAULT = "fault"
-"""The tag that says whose fault a failed step was: ``model`` or ``board``."""
-MODELS_FAULT, BOARDS_FAULT = "model", "board"
+# The tags that say whose fault a failed step was, and why one was stopped.
+FAULT, MODELS_FAULT, BOARDS_FAULT = "fault", "model", "board"
 STOPPED = "stopped"
-"""The tag that says why a step was stopped."""
 
 
-def carry_out(
-    ctx: HubContext,
-    job: Job,
-    device: str | None,
-    begun: Callable[[Commands, LabelledRuns], None] | None = None,
+def run_job(
+    ctx: HubContext, job: Job, device: str | None, begun: Callable[[Commands, LabeledRuns], None] | None = None
 ) -> Outcome:
-    """Carry out a job on a device and tell how it ended.
+    """Run a job on a device, None for this machine, and return how it ended.
 
-    Args:
-        ctx: An open context with a store.
-        job: What to do.
-        device: Where; None for this machine.
-        begun: Called with what can stop its commands and with its runs, for whoever keeps the time.
+    ``begun`` is called with what can stop its commands and with its runs, for whoever keeps the time.
     """
-    with stoppable_commands() as commands, ctx.client.labelling(_tags(job)) as runs:
+    tags = {"sweep": job.sweep, "step": job.step.key, "model": job.step.model}
+    with stoppable_commands() as commands, ctx.client.labeling(tags) as runs:
         if begun is not None:
             begun(commands, runs)
         while True:
@@ -61,7 +47,7 @@ def carry_out(
                 _run_step(ctx, job, device)
                 error = None
             except StoreUnusableError as unusable:
-                if not _is_finished(runs):
+                if runs.last is None or runs.last.snapshot().status is not RunStatus.FINISHED:
                     # The step itself has not failed: it is done again when its end can be kept.
                     if not commands.is_stopped and wait_for_store(ctx.client.store):
                         continue
@@ -77,23 +63,19 @@ def wait_for_store(store: Store | None, *, wait_s: float | None = None) -> bool:
     if store is None:
         return True
     deadline = time.monotonic() + (STORE_WAIT_S if wait_s is None else wait_s)
-    told = False
+    is_logged = False
     while True:
         try:
             store.check()
         except StoreUnusableError as error:
             if time.monotonic() > deadline:
                 return False
-            if not told:
+            if not is_logged:
                 _LOG.warning("Waiting for the store, up to %g s: %s", STORE_WAIT_S, error)
-                told = True
+                is_logged = True
             time.sleep(_ASK_AGAIN_S)
         else:
             return True
-
-
-def _tags(job: Job) -> dict[str, str]:
-    return {"sweep": job.sweep, "step": job.step.key, "model": job.step.model}
 
 
 def _run_step(ctx: HubContext, job: Job, device: str | None) -> None:
@@ -106,7 +88,7 @@ def _run_step(ctx: HubContext, job: Job, device: str | None) -> None:
     instance.run(ctx, subject, **values)
 
 
-def read_values(component: type[Component], step: Step) -> dict[str, Any]:
+def read_values(component: type[Component], step: Step) -> dict[str, object]:
     """Return a step's values as the component takes them: arrays where it takes no path to them."""
     options = {option.name: option for option in options_of(component)}
     values = dict(step.values)
@@ -121,56 +103,39 @@ def _subject(ctx: HubContext, job: Job, component: type[Component]) -> Any:  # n
         return job.step.source
     if job.compiled is None:
         # Not the step's own run: that one is what the step's tag leads to.
-        with ctx.client.labelling({"sweep": job.sweep}):
+        with ctx.client.labeling({"sweep": job.sweep}):
             return keep_model(ctx, component, job.step.source)
     assert ctx.client.store is not None  # noqa: S101 - a sweep always tracks
     return model_of(ctx, component, ctx.client.store.run(job.compiled))
 
 
-def _is_finished(runs: LabelledRuns) -> bool:
-    """Tell whether the step came to its end, and only its way into the index is still open."""
-    return runs.last is not None and runs.last.snapshot().status is RunStatus.FINISHED
-
-
 def _outcome(
-    ctx: HubContext,
-    job: Job,
-    device: str | None,
-    runs: LabelledRuns,
-    error: Exception | None,
-    *,
-    is_stopped: bool,
+    ctx: HubContext, job: Job, device: str | None, runs: LabeledRuns, error: Exception | None, *, is_stopped: bool
 ) -> Outcome:
     run = None if runs.last is None else runs.last.snapshot()
     if error is None and run is not None:
         return finished_outcome(job.step, run)
     is_boards_fault = error is not None and blames_board(error)
-    if run is not None and not is_stopped:
+    text = "The step ended without a run of its own."
+    if error is not None:
+        # What is not an error of ours is a bug somewhere, and its kind is the first thing to know.
+        text = str(error) if isinstance(error, HubError) else f"{type(error).__name__}: {error}"
+    failed = Outcome(job.step.key, None, text, is_boards_fault, is_stopped, device=device)
+    if run is None:
+        return failed
+    if not is_stopped:
         _label(ctx, run.id, FAULT, BOARDS_FAULT if is_boards_fault else MODELS_FAULT)
-    return Outcome(
-        job.step.key,
-        None if run is None else run.id,
-        _words(error),
-        is_boards_fault=is_boards_fault,
-        is_stopped=is_stopped,
-        device=device,
-        claimed_ms=None if run is None else claimed_ms(run),
-    )
+    return replace(failed, run_id=run.id, claimed_ms=claimed_ms(run))
 
 
 def finished_outcome(step: Step, run: Run, *, is_reused: bool = False) -> Outcome:
     """Return the outcome of a step whose run came to a good end."""
     params = {name: param.value for name, param in run.params.items()}
-    verdict = params.get("verdict")
+    metrics = {metric.name: metric.value for metric in run.metrics}
     return Outcome(
-        step.key,
-        run.id,
-        is_cached=is_reused or params.get("from_cache") is True,
-        device=run.device,
-        claimed_ms=claimed_ms(run),
-        metrics={metric.name: metric.value for metric in run.metrics},
-        verdict=None if verdict is None else str(verdict),
-    )
+        step.key, run.id, is_cached=is_reused or params.get("from_cache") is True, device=run.device,
+        claimed_ms=claimed_ms(run), metrics=metrics, verdict=Verdict.of(params.get("verdict")),
+    )  # fmt: skip
 
 
 def claimed_ms(run: Run) -> tuple[int, int] | None:
@@ -199,13 +164,6 @@ def blames_board(error: BaseException) -> bool:
             return True
         link = link.__cause__
     return False
-
-
-def _words(error: Exception | None) -> str:
-    if error is None:
-        return "The step ended without a run of its own."
-    # What is not an error of ours is a bug somewhere, and its kind is the first thing to know.
-    return str(error) if isinstance(error, HubError) else f"{type(error).__name__}: {error}"
 
 
 def label_stopped(ctx: HubContext, outcome: Outcome, reason: str) -> None:

@@ -6,20 +6,17 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from embedl_hub.errors import ConfigError, HubError
-from embedl_hub.health._check import check_device, record_failure
-from embedl_hub.health._look import HealthCheck, HealthLimits
-from embedl_hub.health._state import Health, device_health
+from embedl_hub.health._check import Health, HealthReport, check_device, device_health, record_failure
+from embedl_hub.health._checks import CheckOutcome, HealthCheck, HealthLimits
 from embedl_hub.tracking import now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from embedl_hub.core import HubContext
-    from embedl_hub.health._check import HealthReport
 
 _LOG = logging.getLogger("embedl_hub")
 _DEFAULT = HealthLimits()
@@ -174,7 +171,7 @@ class HealthWatch:
         while True:
             with self._lock:
                 # Not wait_for: what is due next may come closer while we wait.
-                while not self._has_work():
+                while not (self._stops or self._told or self._until_due_s() <= 0):
                     self._lock.wait(self._until_due_s())
                 if self._stops:
                     return
@@ -184,9 +181,6 @@ class HealthWatch:
                 self._give_up(name)
             for change in told:
                 self._tell(change)
-
-    def _has_work(self) -> bool:
-        return self._stops or bool(self._told) or self._until_due_s() <= 0
 
     def _until_due_s(self) -> float:
         """Return how long there is nothing to do; a board that is being checked is due when its check must end."""
@@ -230,10 +224,11 @@ class HealthWatch:
 
     def _give_up(self, name: str) -> None:
         """Take a board out whose check does not end; when it ends after all, its answer counts."""
-        says = f"its check did not end within {self._limits.whole_s:g} s."
-        health = Health("out", now_ms(), now_ms(), f"hangs: {says}")
+        message = f"its check did not end within {self._limits.whole_s:g} s."
+        health = Health("out", now_ms(), now_ms(), f"hangs: {message}")
+        next_step = f"Look at the board, then: embedl-hub device health {name}"
         with contextlib.suppress(HubError):
-            check = HealthCheck("hangs", "failed", says, f"Look at the board, then: embedl-hub device health {name}")
+            check = HealthCheck("hangs", CheckOutcome.FAILED, message, next_step)
             health = record_failure(self._ctx, name, check).health
         with self._lock:
             # It may have ended while this was written down.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import time
 import weakref
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
@@ -17,20 +17,14 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from embedl_hub.errors import HubError
-from embedl_hub.page import _charts, _download, _export, _json, _views, _words, _write
-from embedl_hub.page._remember import Memory
-from embedl_hub.page._scope import Scope
-from embedl_hub.page._templates import FOLDER, templates
+from embedl_hub.page import _export, _format, _templates, _views, _write
+from embedl_hub.page._scope import Scope, TtlCache
+from embedl_hub.tracking import Store, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Send
     from starlette.types import Scope as ASGIScope
-
-    from embedl_hub.page._views import Answer, Visit
-    from embedl_hub.tracking import Store
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -44,12 +38,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_STATIC = {
-    "charts.js": "text/javascript", "compare.js": "text/javascript", "device.js": "text/javascript",
-    "layers.js": "text/javascript", "live.js": "text/javascript", "run.js": "text/javascript",
-    "runs.js": "text/javascript", "sweep.js": "text/javascript", "page.css": "text/css", "charts.css": "text/css",
-    "icon.svg": "image/svg+xml",
-}  # fmt: skip
+_STATIC_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True)
@@ -63,17 +52,14 @@ class Options:
     sign_out: str | None = None
 
     def scope(self, request: Request) -> Scope:
-        """Return what a request may see."""
         visible = None if self.projects is None else self.projects(request)
         return Scope(self.open_store(), None if visible is None else frozenset(visible))
 
     def may_write(self, request: Request) -> bool:
-        """Tell whether a request may change runs."""
         return not (self.read_only(request) if callable(self.read_only) else self.read_only)
 
 
 def build(options: Options) -> Starlette:
-    """Return the application."""
     page = _Pages(options)
     routes = [
         Route("/static/plotly.js", _library),
@@ -82,14 +68,14 @@ def build(options: Options) -> Starlette:
         *page.twins("/projects", _views.projects),
         *page.twins("/runs", _views.runs),
         *page.twins("/runs/count", _views.count),
-        Route("/runs/{run_id}/export", page.exporting_run),
+        Route("/runs/{run_id}/export", page.exporting(_views.run, "run-{run_id}.html")),
         Route("/runs/{run_id}/artifacts/{name:path}", page.downloading),
         Route("/runs/{run_id}/{change}", page.changing, methods=["POST"]),
         *page.twins("/runs/{run_id}", _views.run),
-        Route("/compare/export", page.exporting_comparison),
+        Route("/compare/export", page.exporting(_views.comparison, "comparison.html")),
         *page.twins("/compare", _views.comparison),
         *page.twins("/sweeps", _views.sweeps),
-        Route("/sweeps/{run_id}/export", page.exporting_sweep),
+        Route("/sweeps/{run_id}/export", page.exporting(_views.sweep, "sweep-{run_id}.html")),
         *page.twins("/sweeps/{run_id}", _views.sweep),
         *page.twins("/devices", _views.devices),
         *page.twins("/device", _views.device),
@@ -138,55 +124,53 @@ class _Pages:
     def __init__(self, options: Options) -> None:
         self._options = options
         # By the store that was given for a request: one that shows less than another must not be mixed up with it.
-        self._memories: weakref.WeakKeyDictionary[Store, Memory] = weakref.WeakKeyDictionary()
+        self._caches: weakref.WeakKeyDictionary[Store, TtlCache] = weakref.WeakKeyDictionary()
         self._tokens = _write.Tokens()
 
-    def twins(self, path: str, view: Callable[[Visit], Answer]) -> list[Route]:
+    def twins(self, path: str, view: Callable[[_views.Visit], _views.Answer]) -> list[Route]:
         """Return a page's route and its JSON twin's."""
         return [Route(f"{path}.json", self.showing(view, as_json=True)), Route(path, self.showing(view))]
 
-    def showing(self, view: Callable[[Visit], Answer], *, as_json: bool = False) -> Callable[[Request], Response]:
+    def showing(
+        self, view: Callable[[_views.Visit], _views.Answer], *, as_json: bool = False
+    ) -> Callable[[Request], Response]:
         """Return a handler for a view. It is no coroutine, so that it runs in a thread: the store waits for disks."""
 
         def handler(request: Request) -> Response:
             started = time.perf_counter_ns()
-            scope = self._options.scope(request)
-            answer = view(_views.Visit(scope, request, self._memories.setdefault(scope.store, Memory())))
-            response = self._respond(request, answer, as_json=as_json)
+            response = self._respond(request, view(self._visit(request)), as_json=as_json)
             response.headers["Server-Timing"] = f"page;dur={(time.perf_counter_ns() - started) / 1e6:.1f}"
             return response
 
         return handler
 
-    def exporting_run(self, request: Request) -> Response:
-        """Answer with a run as one file."""
-        run_id = request.path_params["run_id"]
-        return _as_file(_export.run_page(self._options.scope(request), run_id), f"run-{run_id}.html")
+    def exporting(self, view: Callable[[_views.Visit], _views.Answer], name: str) -> Callable[[Request], Response]:
+        """Return a handler that answers with a view as one file of this name."""
 
-    def exporting_comparison(self, request: Request) -> Response:
-        """Answer with a comparison as one file."""
-        ids = request.query_params.getlist("run")
-        return _as_file(_export.comparison_page(self._options.scope(request), ids), "comparison.html")
+        def handler(request: Request) -> Response:
+            html, file_name = _export.alone(view(self._visit(request))), name.format(**request.path_params)
+            headers = {
+                "Content-Disposition": f'attachment; filename="{file_name}"',
+                "Cache-Control": "private, no-store",
+            }
+            return HTMLResponse(html.encode("utf-8", "replace"), headers=headers)
 
-    def exporting_sweep(self, request: Request) -> Response:
-        """Answer with a sweep as one file."""
-        run_id = request.path_params["run_id"]
-        html = _export.sweep_page(self._options.scope(request), run_id, dict(request.query_params))
-        return _as_file(html, f"sweep-{run_id}.html")
+        return handler
+
+    def _visit(self, request: Request) -> _views.Visit:
+        scope = self._options.scope(request)
+        return _views.Visit(scope, request, self._caches.setdefault(scope.whole, TtlCache()))
 
     def downloading(self, request: Request) -> Response:
-        """Answer with an artifact."""
         run = self._options.scope(request).run(request.path_params["run_id"])
-        return _download.artifact(run, request.path_params["name"])
+        return _export.artifact(run, request.path_params["name"])
 
     async def changing(self, request: Request) -> Response:
-        """Label, archive or delete a run."""
         if not self._options.may_write(request):
             raise HTTPException(403, "This page is read-only.")
         return await _write.change(request, self._options.scope(request), self._tokens)
 
     def refusing(self, request: Request, error: Exception) -> Response:
-        """Say what is wrong with a request."""
         return self._respond(request, _views.failure(error))
 
     def missing(self, request: Request, error: Exception) -> Response:
@@ -205,12 +189,18 @@ class _Pages:
         response.headers.update(HEADERS)
         return response
 
-    def _respond(self, request: Request, answer: Answer, *, as_json: bool = False) -> Response:
-        if as_json or request.url.path.endswith(".json") or _prefers_json(request):
-            response = Response(_json.dumps(answer.data()), answer.status, media_type="application/json")
+    def _respond(self, request: Request, answer: _views.Answer, *, as_json: bool = False) -> Response:
+        accepted = request.headers.get("accept", "")
+        prefers_json = "application/json" in accepted and "text/html" not in accepted
+        if as_json or request.url.path.endswith(".json") or prefers_json:
+            response = Response(_format.dumps(answer.data()), answer.status, media_type="application/json")
         else:
             part = answer.parts.get(request.query_params.get("part", ""))
-            html = templates().get_template(part or answer.template).render(self._common(request) | answer.context)
+            html = (
+                _templates.templates()
+                .get_template(part or answer.template)
+                .render({**self._common(request), **answer.context})
+            )
             # Names may hold halves of characters that no encoding can write.
             response = HTMLResponse(html.encode("utf-8", "replace"), answer.status)
         response.headers["Vary"] = "Accept"
@@ -230,36 +220,25 @@ class _Pages:
             "root": root,
             "address": str(request.url.path),
             "query": request.url.query,
-            "style_ids": _charts.style_ids(),
-            "library": f"{root}/static/plotly.js?{_charts.library_tag()}",
+            "style_ids": _templates.style_ids(),
+            "library": f"{root}/static/plotly.js?{_templates.library_tag()}",
             "token": self._tokens.for_form(request) if may_write else None,
             "sign_out": self._options.sign_out,
             "exported": False,
-            "quote": lambda text: quote(str(text), safe=""),
-            "ago": _words.ago,
+            "now_ms": now_ms(),
         }
 
 
-def _prefers_json(request: Request) -> bool:
-    accepted = request.headers.get("accept", "")
-    return "application/json" in accepted and "text/html" not in accepted
-
-
-def _as_file(html: str, name: str) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "private, no-store"}
-    return HTMLResponse(html.encode("utf-8", "replace"), headers=headers)
-
-
-async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    if name not in _STATIC:
+def _static(request: Request) -> Response:
+    path = _templates.FOLDER / "static" / request.path_params["name"]
+    if path.suffix not in _STATIC_TYPES or not path.is_file():
         raise HTTPException(404)
-    return FileResponse(FOLDER / "static" / name, media_type=_STATIC[name], headers={"Cache-Control": "no-cache"})
+    return FileResponse(path, media_type=_STATIC_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
 
 
 def _library(request: Request) -> Response:
     headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
-        return Response(_charts.library_packed(), media_type="text/javascript", headers=headers)
-    return FileResponse(_charts.library_path(), media_type="text/javascript", headers=headers)
+        return Response(_templates.library_packed(), media_type="text/javascript", headers=headers)
+    return FileResponse(_templates.library_path(), media_type="text/javascript", headers=headers)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import ConfigError
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Collection, Sequence
-    from pathlib import Path
-
     from starlette.applications import Starlette
     from starlette.requests import Request
 
@@ -33,7 +32,7 @@ def app(
     Args:
         open_store: Returns an open store, asked for each request; who opened it closes it. Names that change slowly are
             remembered for as long as it is the same object.
-        read_only: Whether runs can be labelled, archived and deleted; for a server, told for each request.
+        read_only: Whether runs can be labeled, archived and deleted; for a server, told for each request.
         projects: The projects that a request may see; None for all.
         hosts: The names under which the page may be asked for, as in the Host header without the port. Guards a page
             without a login against other sites that point their name at this machine. None asks nothing.

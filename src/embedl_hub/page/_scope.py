@@ -1,21 +1,23 @@
-"""The store as one visitor may see it. Everything the page shows comes through here."""
+"""The store as one visitor may see it, and answers that change slowly. Everything the page shows comes through here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from embedl_hub.errors import ConfigError, TrackingError
-from embedl_hub.health import device_health
-from embedl_hub.tracking import DeviceSummary, Lineage, ProjectSummary, check_filter
+from embedl_hub.errors import ConfigError, HubError, TrackingError
+from embedl_hub.tracking import Page, Run, Store, check_filter
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from embedl_hub.health import Health
-    from embedl_hub.tracking import Page, Run, Store, ValueNames
-
-_NEWEST = 500
+Value = TypeVar("Value")
+_FRESH_S = 15.0
+_OLD_S = 600.0
+_MOST = 256
+_MOST_FOREVER = 10_000
 
 
 class NotHereError(ConfigError):
@@ -26,92 +28,86 @@ class NotHereError(ConfigError):
 class Scope:
     """A store, and the projects of it that may be seen; None for all."""
 
-    store: Store
+    whole: Store
     visible: frozenset[str] | None = None
+
+    @functools.cached_property
+    def store(self) -> Store:
+        """The store as if it held nothing else."""
+        return self.whole if self.visible is None else self.whole.for_projects(sorted(self.visible))
 
     def find(
         self, where: Sequence[str], *, order: str = "-started", archived: bool | None = False,
         after: str | None = None, limit: int = 50,
     ) -> Page:  # fmt: skip
-        """Return a page of runs that meet all conditions."""
-        return self.store.find(self._within(where), order=order, archived=archived, after=after, limit=limit)
+        return self.store.find(_all_of(where), order=order, archived=archived, after=after, limit=limit)
 
     def count(self, where: Sequence[str], *, archived: bool | None = False) -> int:
-        """Return how many runs meet all conditions."""
-        return self.store.count(self._within(where), archived=archived)
-
-    def tagged(self, name: str, values: Sequence[str], *, params: Sequence[str] = ()) -> list[Run]:
-        """Return all runs whose tag has one of these values, with the parameters named."""
-        return [run for run in self.store.tagged(name, values, params=params) if self.sees(run)]
+        return self.store.count(_all_of(where), archived=archived)
 
     def run(self, run_id: str) -> Run:
-        """Return a run with everything it logged."""
         try:
             run = self.store.run(run_id)
         except TrackingError:
             run = None
-        # The beginning of an id is for people at a prompt; here it would tell of runs that are not to be seen.
-        if run is None or run.id != run_id or not self.sees(run):
+        # The beginning of an id is for people at a prompt; an address names one run.
+        if run is None or run.id != run_id:
             raise NotHereError(f"There is no run {run_id!r} here.")
         return run
 
-    def lineage(self, run: Run) -> Lineage:
-        """Return where a run stands among the others."""
-        found = self.store.lineage(run.id)
-        return Lineage(
-            tuple(other for other in found.made_from if self.sees(other)),
-            tuple(other for other in found.used_by if self.sees(other)),
-            found.parent if found.parent is not None and self.sees(found.parent) else None,
-            tuple(part for part in found.parts if self.sees(part)),
-        )
 
-    def projects(self) -> list[ProjectSummary]:
-        """Return the projects by name."""
-        return [one for one in self.store.projects() if self.visible is None or one.name in self.visible]
-
-    def devices(self) -> list[DeviceSummary]:
-        """Return the devices that runs were made on; for a visitor of some projects, by their newest runs."""
-        if self.visible is None:
-            return self.store.devices()
-        found: dict[str, DeviceSummary] = {}
-        for run in self.find(["device is not null"], archived=None, limit=_NEWEST).runs:
-            name, failed = str(run.device), int(run.status == "FAILED")
-            last = found.get(name, DeviceSummary(name, 0, 0, run.started_ms))
-            found[name] = DeviceSummary(name, last.runs + 1, last.failed + failed, last.last_started_ms)
-        return [found[name] for name in sorted(found)]
-
-    def health(self, names: Iterable[str]) -> dict[str, Health]:
-        """Return how devices are, as far as their checks may be seen."""
-        # By the projects of the store itself: it may be one that shows less already.
-        return device_health(self.store.for_projects(project.name for project in self.projects()), names)
-
-    def value_names(self, project: str | None) -> ValueNames | None:
-        """Return what the newest runs logged; None where that would tell of other projects."""
-        if self.visible is not None and project not in self.visible:
-            return None
-        return self.store.value_names(project)
-
-    def sees(self, run: Run) -> bool:
-        """Tell whether a run may be seen."""
-        return self.visible is None or run.project in self.visible
-
-    def _within(self, where: Sequence[str]) -> str:
-        parts = [text for text in where if text.strip()]
-        for text in parts:
-            # Alone first: what is whole by itself cannot reach out of the brackets it is put in.
-            check_filter(text)
-        if self.visible is not None:
-            parts.append(one_of("project", sorted(self.visible)))
-        return " and ".join(f"({text})" for text in parts)
+def _all_of(where: Sequence[str]) -> str:
+    parts = [text for text in where if text.strip()]
+    for text in parts:
+        # Alone first: what is whole by itself cannot reach out of the brackets it is put in.
+        check_filter(text)
+    return " and ".join(f"({text})" for text in parts)
 
 
-def quoted(text: str) -> str:
-    """Return a text as a filter writes it."""
-    return "'" + text.replace("'", "''") + "'"
+@dataclass
+class TtlCache:
+    """Keeps answers for a time. An answer that is no longer fresh is given once more while a new one is looked for."""
 
+    _kept: dict[Hashable, tuple[float, object]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _forever: dict[Hashable, object] = field(default_factory=dict)
+    _asked: set[Hashable] = field(default_factory=set)
 
-def one_of(field: str, values: Sequence[str]) -> str:
-    """Return the condition that a field has one of some values; of none, the condition that nothing meets."""
-    if not values:
-        return f"{field} is null and {field} is not null"
-    return f"{field} in ({', '.join(map(quoted, values))})"
+    def get(self, key: Hashable, look: Callable[[], Value]) -> Value:
+        entry = self._kept.get(key)
+        age_s = _OLD_S if entry is None else time.monotonic() - entry[0]
+        if entry is None or age_s >= _OLD_S:
+            return self._look(key, look)
+        if age_s >= _FRESH_S:
+            with self._lock:
+                is_first = key not in self._asked
+                self._asked.add(key)
+            if is_first:
+                threading.Thread(target=self._look_again, args=(key, look), daemon=True).start()
+        return entry[1]  # type: ignore[return-value]
+
+    def keep(self, key: Hashable, look: Callable[[], Value]) -> Value:
+        """Return the answer for a key, of something that never changes."""
+        if key in self._forever:
+            return self._forever[key]  # type: ignore[return-value]
+        if len(self._forever) >= _MOST_FOREVER:
+            self._forever = {}
+        answer = self._forever[key] = look()
+        return answer
+
+    def _look(self, key: Hashable, look: Callable[[], Value]) -> Value:
+        answer = look()
+        with self._lock:
+            if len(self._kept) >= _MOST:
+                # Whoever asks for so many different things pays for looking again.
+                self._kept.clear()
+            self._kept[key] = (time.monotonic(), answer)
+        return answer
+
+    def _look_again(self, key: Hashable, look: Callable[[], object]) -> None:
+        # Nobody waits for this one; whoever asks next after a failure looks for himself and is told.
+        try:
+            with contextlib.suppress(HubError):
+                self._look(key, look)
+        finally:
+            self._asked.discard(key)

@@ -3,68 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
+from embedl_hub.core.document import METRICS, find_metric
 from embedl_hub.core.invoke import is_ruined
-from embedl_hub.errors import ConfigError, known
+from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.fleet import (
-    HIGHER_IS_BETTER,
     OUTCOME_PARAMS,
     PLAN_ARTIFACT,
     SWEEP,
+    CellState,
     Matrix,
     MatrixCell,
-    Standing,
+    Plan,
+    Point,
     matrix_of,
     plan_of,
 )
-from embedl_hub.page._scope import NotHereError, quoted
-from embedl_hub.tracking import RunStatus
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from embedl_hub.fleet import Plan, Point
-    from embedl_hub.page._scope import Scope
-    from embedl_hub.tracking import Run
+from embedl_hub.page._scope import NotHereError, Scope
+from embedl_hub.tracking import Run, RunStatus, equal
 
 _MOST_CELLS = 5000
 _NEWEST = 100
-# Classes of the style sheet: no page may carry colours of its own.
+# Classes of the style sheet: no page may carry colors of its own.
 _SHADES = 9
 _WIDE = 20.0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a reader wants to see of a sweep.
-
-    Attributes:
-        metric: The number in the heat map.
-        x: The first number of the plot.
-        y: The second.
-        scale: Whether colours compare within a ``model`` or over ``all``.
-    """
+    """What a reader wants to see of a sweep: the heat map's number, and the plot's two."""
 
     metric: str
     x: str
     y: str
-    scale: str
-
-
-@dataclass(frozen=True)
-class Shade:
-    """A place of the heat map.
-
-    Attributes:
-        value: The chosen number of the cell, if it has it.
-        shade: 0 for the best to the highest for the worst; None without a colour.
-    """
-
-    cell: MatrixCell | None
-    value: float | None = None
-    shade: int | None = None
+    scale: str  # whether colors compare within a ``model`` or over ``all``
 
 
 @dataclass(frozen=True)
@@ -80,7 +54,7 @@ class SweepPage:
     @property
     def failed(self) -> list[MatrixCell]:
         """The cells that failed, each with its reason."""
-        return [cell for cell in self.matrix.cells.values() if cell.state is Standing.FAILED]
+        return [cell for cell in self.matrix.cells.values() if cell.state is CellState.FAILED]
 
     @property
     def ruined(self) -> list[MatrixCell]:
@@ -92,13 +66,15 @@ class SweepPage:
             if any(is_ruined(cell.metrics[name]) for name in names if name in cell.metrics)
         ]
 
-    def charts(self) -> dict[str, Any]:
-        """Return what the charts are drawn from."""
+    def charts(self) -> dict[str, object]:
         return {
-            "x": self.choice.x,
-            "y": self.choice.y,
+            "x": find_metric(self.choice.x).column_title,
+            "y": find_metric(self.choice.y).column_title,
             "points": {
-                target: [[one.cell.name, one.x, one.y, one.on_front, one.cell.run_id, one.cell.verdict] for one in held]
+                target: [
+                    [point.cell.name, point.x, point.y, point.on_front, point.cell.run_id, point.cell.verdict]
+                    for point in held
+                ]
                 for target, held in self.points.items()
                 if held
             },
@@ -109,24 +85,32 @@ class SweepPage:
         }
 
 
+@dataclass(frozen=True)
+class Shade:
+    """A place of the heat map; its shade is 0 for the best to the highest for the worst, None without a color."""
+
+    cell: MatrixCell | None
+    value: float | None = None
+    shade: int | None = None
+
+
 def sweeps_of(scope: Scope) -> tuple[Run, ...]:
-    """Return the newest sweeps."""
-    return scope.find([f"component = {quoted(SWEEP)}"], limit=_NEWEST).runs
+    return scope.find([equal("component", SWEEP)], limit=_NEWEST).runs
 
 
-def sweep_of(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> SweepPage:
-    """Return what is known of a sweep."""
+def sweep_of(scope: Scope, run_id: str, wanted: Mapping[str, str]) -> SweepPage:
     run = scope.run(run_id)
     if run.component != SWEEP:
         raise NotHereError(f"Run {run_id!r} is no sweep.")
-    plan = plan_of(_keeper(scope, run))
+    # A run that went on with the same plan keeps none of its own.
+    plan = plan_of(run if PLAN_ARTIFACT in run.artifacts else scope.run(run.tags.get("sweep", run.id)))
     if len(plan.cells) > _MOST_CELLS:
         raise ConfigError(
             f"The sweep has {len(plan.cells):,} cells and a page shows at most {_MOST_CELLS:,}; "
             f"its runs are found by the tag sweep = {run_id}, and embedl-hub run table writes them as a table."
         )
     matrix = matrix_of(plan, _runs_of(scope, run, plan))
-    choice = _choice(matrix, wishes)
+    choice = _choice(matrix, wanted)
     return SweepPage(
         run=run,
         matrix=matrix,
@@ -136,31 +120,27 @@ def sweep_of(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> SweepPage:
     )
 
 
-def _keeper(scope: Scope, run: Run) -> Run:
-    """Return the run that keeps the plan: one that went on with the same plan has none of its own."""
-    return run if PLAN_ARTIFACT in run.artifacts else scope.run(run.tags.get("sweep", run.id))
-
-
 def _runs_of(scope: Scope, run: Run, plan: Plan) -> Iterator[Run]:
     """Return what the sweep ran, and what stands in for steps that it did not run itself."""
-    own = scope.tagged("sweep", [run.tags.get("sweep", run.id)], params=OUTCOME_PARAMS)
+    own = scope.store.tagged("sweep", [run.tags.get("sweep", run.id)], params=OUTCOME_PARAMS)
     yield from own
-    missing = plan.steps.keys() - {one.tags.get("step") for one in own}
+    missing = plan.steps.keys() - {done.tags.get("step") for done in own}
     if missing and run.ended_ms is not None:
-        taken = scope.tagged("step", sorted(missing), params=OUTCOME_PARAMS)
-        yield from (one for one in taken if one.status is RunStatus.FINISHED and one.started_ms < run.ended_ms)
+        taken = scope.store.tagged("step", sorted(missing), params=OUTCOME_PARAMS)
+        yield from (done for done in taken if done.status is RunStatus.FINISHED and done.started_ms < run.ended_ms)
 
 
-def _choice(matrix: Matrix, wishes: Mapping[str, str]) -> Choice:
+def _choice(matrix: Matrix, wanted: Mapping[str, str]) -> Choice:
     names = matrix.metrics
-    first = names[0] if names else "latency_median"
-    judged = next((name for name in names if name in HIGHER_IS_BETTER and name != "fps"), first)
+    first = names[0] if names else METRICS[0].key
+    known = {name: find_metric(name) for name in names}
+    judged = next((name for name in names if known[name].is_more_better and not known[name].is_speed), first)
     choice = Choice(
-        wishes.get("metric") or first, wishes.get("x") or first, wishes.get("y") or judged, wishes.get("scale", "model")
+        wanted.get("metric") or first, wanted.get("x") or first, wanted.get("y") or judged, wanted.get("scale", "model")
     )
     for name in (choice.metric, choice.x, choice.y):
         if names and name not in names:
-            raise ConfigError(f"No run of this sweep has a number {name!r}; there are: {known(names)}.")
+            raise ConfigError(f"No run of this sweep has a number {name!r}; there are: {quoted_list(names)}.")
     if choice.scale not in ("model", "all"):
         raise ConfigError(f"scale is {choice.scale!r}; known: 'all', 'model'.")
     return choice
@@ -172,13 +152,13 @@ def _rows(matrix: Matrix, choice: Choice) -> Iterator[tuple[str, tuple[Shade, ..
         cells = [matrix.cell(model, option, target) for target in matrix.targets for option in matrix.options]
         values = [None if cell is None else cell.metrics.get(choice.metric) for cell in cells]
         shades = _shades(
-            values, values if choice.scale == "model" else every, is_more=choice.metric in HIGHER_IS_BETTER
+            values, values if choice.scale == "model" else every, is_more=find_metric(choice.metric).is_more_better
         )
         yield model, tuple(map(Shade, cells, values, shades))
 
 
 def _shades(values: Sequence[float | None], among: Sequence[float | None], *, is_more: bool) -> list[int | None]:
-    """Return the colour of each value, by where it lies among others; over a wide range by its order of magnitude."""
+    """Return the color of each value, by where it lies among others; over a wide range by its order of magnitude."""
     known_values = [value for value in among if value is not None and math.isfinite(value)]
     if not known_values:
         return [None] * len(values)
@@ -192,11 +172,10 @@ def _shades(values: Sequence[float | None], among: Sequence[float | None], *, is
             return math.log(value / low) / math.log(high / low)
         return (value - low) / (high - low)
 
-    found: list[int | None] = []
-    for value in values:
+    def shade(value: float | None) -> int | None:
         if value is None or not math.isfinite(value):
-            found.append(None)
-        else:
-            share = 1 - place(value) if is_more and high != low else place(value)
-            found.append(min(_SHADES - 1, int(share * _SHADES)))
-    return found
+            return None
+        share = 1 - place(value) if is_more and high != low else place(value)
+        return min(_SHADES - 1, int(share * _SHADES))
+
+    return list(map(shade, values))

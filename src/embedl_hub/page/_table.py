@@ -5,34 +5,26 @@ The address is the whole state, so that a view can be kept, sent and opened agai
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from embedl_device.statistics import Verdict
+from embedl_hub.core.document import columns, find_metric
 from embedl_hub.errors import ConfigError
-from embedl_hub.page import _words
-from embedl_hub.page._scope import quoted
+from embedl_hub.page import _format
+from embedl_hub.tracking import Run, ValueNames, equal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from embedl_hub.tracking import Run, ValueNames
-
     Query = Sequence[tuple[str, str]]
 
 _FACTS = {
     "status": "Status", "type": "Type", "project": "Project", "device": "Device", "model": "Model",
     "started": "Started", "duration": "Took", "component": "Component", "provider": "Provider", "id": "Id",
 }  # fmt: skip
-# The hub's own metrics, which have their unit by definition.
-_UNITS = {
-    "metrics.latency": "Mean, ms", "metrics.latency_median": "Median, ms", "metrics.peak_memory_mb": "Memory, MB",
-    "metrics.latency_p99": "p99, ms", "params.verdict": "Verdict",
-}  # fmt: skip
 _UNSORTED = {"model"}
 _DEFAULT_FACTS = ("status", "type", "model", "device")
-# The verdict speaks of the median, so the median stands beside it.
-_DEFAULT_VALUES = ("metrics.latency_median", "metrics.peak_memory_mb", "params.verdict")
 _GROUPS = ("metrics", "params", "tags")
 _TEXTS = ("project", "q", "status", "type", "device", "archived", "sort", "after")
 _MOST_COLUMNS = 40
@@ -42,24 +34,16 @@ PAGE_SIZE = 50
 
 @dataclass(frozen=True)
 class View:
-    """What an address asks for.
-
-    Attributes:
-        q: A filter in the store's words.
-        archived: Empty to leave archived runs out, ``only`` or ``both``.
-        sort: A column, with a minus in front for the largest first.
-        columns: The columns wanted; empty for the usual ones.
-        after: Where the page before ended.
-    """
+    """What an address asks for."""
 
     project: str = ""
-    q: str = ""
+    q: str = ""  # A filter in the store's words
     status: str = ""
     type: str = ""
     device: str = ""
-    archived: str = ""
-    sort: str = "-started"
-    columns: tuple[str, ...] = ()
+    archived: str = ""  # empty to leave archived runs out, ``only`` or ``both``
+    sort: str = "-started"  # A column, with a minus in front for the largest first
+    columns: tuple[str, ...] = ()  # the columns wanted; empty for the usual ones
     after: str = ""
 
     @classmethod
@@ -71,12 +55,8 @@ class View:
 
     def where(self) -> list[str]:
         """Return the conditions."""
-        picked = [
-            f"{name} = {quoted(value)}"
-            for name in ("project", "status", "type", "device")
-            if (value := str(getattr(self, name)))
-        ]
-        return [self.q, *picked]
+        names = ("project", "status", "type", "device")
+        return [self.q, *(equal(name, str(getattr(self, name))) for name in names if getattr(self, name))]
 
     def order(self) -> str:
         """Return the order in the store's words."""
@@ -99,13 +79,7 @@ class View:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table.
-
-    Attributes:
-        key: ``device``, or a logged name such as ``metrics.latency``.
-        sorted: ``ascending``, ``descending`` or empty.
-        query: The address of the table ordered by it; None where it cannot be.
-    """
+    """A column such as ``device`` or ``metrics.latency``, and the address of the table ordered by it, if it can be."""
 
     key: str
     title: str
@@ -114,32 +88,20 @@ class Column:
     query: str | None
 
 
-def columns_of(view: View, names: ValueNames | None) -> list[Column]:
+def columns_of(view: View, names: ValueNames) -> list[Column]:
     """Return the columns that are shown, after the name."""
-    keys = view.columns or _usual(view, names)
-    return [_column(view, key) for key in keys]
+    return [column_of(view, key) for key in view.columns or _usual(view, names)]
 
 
-def choices(names: ValueNames | None) -> dict[str, list[str]]:
+def choices(names: ValueNames) -> dict[str, list[str]]:
     """Return the columns that can be shown, by group."""
-    logged = {} if names is None else {group: getattr(names, group) for group in _GROUPS}
-    found = {"run": list(_FACTS)}
-    return found | {group: [f"{group}.{name}" for name in listed] for group, listed in logged.items() if listed}
-
-
-def name_column(view: View) -> Column:
-    """Return the column that is always there."""
-    return _column(view, "name")
+    logged = {group: [f"{group}.{name}" for name in getattr(names, group)] for group in _GROUPS}
+    return {"run": list(_FACTS)} | {group: keys for group, keys in logged.items() if keys}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What a run has in a column.
-
-    Attributes:
-        kind: ``status``, ``verdict``, ``time``, ``link``, ``num`` or ``text``: how it is shown.
-        exact: The whole or exact value, for a title.
-    """
+    """What a run has in a column, how it is shown (``status``, ``num`` ...), and the exact value for a title."""
 
     kind: str
     text: str
@@ -167,9 +129,9 @@ def _cell(run: Run, key: str, model: tuple[str, str], now_ms: int) -> Cell:
         return Cell("text", *model)
     if key == "duration":
         took = None if run.ended_ms is None else run.ended_ms - run.started_ms
-        return Cell("num", _words.span(took), "" if took is None else f"{took / 1000} s")
+        return Cell("num", _format.span(took), "" if took is None else f"{took / 1000} s")
     if key == "started":
-        return Cell("time", _words.ago(run.started_ms, now_ms), _words.moment(run.started_ms))
+        return Cell("time", _format.ago(run.started_ms, now_ms), _format.moment(run.started_ms))
     text = str(getattr(run, key) or "")
     return Cell({"status": "status", "device": "link"}.get(key, "text"), text, text)
 
@@ -177,32 +139,40 @@ def _cell(run: Run, key: str, model: tuple[str, str], now_ms: int) -> Cell:
 def _logged(run: Run, group: str, name: str) -> Cell:
     if group == "metrics":
         metric = run.metric(name)
-        return Cell("num", "") if metric is None else Cell("num", _words.number(metric.value), repr(metric.value))
+        if metric is None:
+            return Cell("num", "")
+        return Cell("num", _format.number(metric.value, find_metric(name).decimals), repr(metric.value))
     if group == "params":
-        text = _words.value(run.params[name].value) if name in run.params else ""
-        return Cell("verdict" if name == "verdict" and text else "text", text, text)
+        text = _format.value(run.params[name].value) if name in run.params else ""
+        verdict = Verdict.of(text) if name == "verdict" and text else None
+        kind = "text" if verdict is None else "stable" if verdict.is_stable else "doubtful"
+        return Cell(kind, text, text)
     text = run.tags.get(name, "")
     return Cell("text", text, text)
 
 
-def _usual(view: View, names: ValueNames | None) -> list[str]:
-    there = {key for keys in choices(names).values() for key in keys}
+def _usual(view: View, names: ValueNames) -> list[str]:
     facts = [key for key in _DEFAULT_FACTS if not (key in {"status", "type", "device"} and getattr(view, key))]
-    values = [key for key in _DEFAULT_VALUES if key in there]
-    if "metrics.latency_median" not in there and "metrics.latency" in there:
-        values.insert(0, "metrics.latency")
+    values = [f"metrics.{key}" for key in columns(names.metrics)]
+    values += ["params.verdict"] if "verdict" in names.params else []
     project = [] if view.project else ["project"]
     return [*facts, *values, *project, "duration", "started"]
 
 
-def _column(view: View, key: str) -> Column:
+def column_of(view: View, key: str) -> Column:
     is_number = key.startswith("metrics.") or key == "duration"
     direction = {key: "ascending", f"-{key}": "descending"}.get(view.sort, "")
     # The first click shows the best first: the least of a number, the newest of times.
     first, second = (f"-{key}", key) if key == "started" else (key, f"-{key}")
     query = None if key in _UNSORTED else view.query(sort=second if view.sort == first else first)
-    title = {"name": "Name", **_FACTS, **_UNITS}.get(key, key.partition(".")[2])
-    return Column(key, title, is_number, direction, query)
+    return Column(key, _title(key), is_number, direction, query)
+
+
+def _title(key: str) -> str:
+    group, _, name = key.partition(".")
+    if group == "metrics":
+        return find_metric(name).column_title
+    return {"name": "Name", "params.verdict": "Verdict", **_FACTS}.get(key, name)
 
 
 def _is_column(key: str) -> bool:

@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from embedl_hub.comparison import compare, unit_of
+from embedl_device.statistics import Verdict
+from embedl_hub.comparison import compare
+from embedl_hub.core.document import find_metric
 from embedl_hub.errors import ConfigError, TrackingError
-from embedl_hub.fleet import Standing
-from embedl_hub.page import _json, _table
-from embedl_hub.page._devices import history_of
+from embedl_hub.fleet import CellState
+from embedl_hub.health import device_health
+from embedl_hub.page import _format, _table
 from embedl_hub.page._profile import profile_of
-from embedl_hub.page._scope import NotHereError
+from embedl_hub.page._scope import NotHereError, Scope
 from embedl_hub.page._sweeps import sweep_of, sweeps_of
-from embedl_hub.tracking import RunStatus, RunType
+from embedl_hub.tracking import Run, RunStatus, RunType, equal, now_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-    from pathlib import Path
-
     from starlette.requests import Request
 
-    from embedl_hub.page._remember import Memory
-    from embedl_hub.page._scope import Scope
-    from embedl_hub.tracking import Run
+    from embedl_hub.page._scope import TtlCache
+    from embedl_hub.tracking import DeviceSummary, Run
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 FEWEST_COMPARED, MOST_COMPARED = 2, 6
 _LOG_ENDINGS = (".log", ".out", ".err", ".txt")
 _LOG_BYTES = 64_000
+_NEWEST = 200
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a page shows.
-
-    Attributes:
-        template: The page.
-        data: Makes the JSON twin, when that is asked for.
-        context: What the template needs.
-        parts: Pieces of the page that can be asked for alone, by name.
-        status: The HTTP status.
-    """
+    """What a page shows: ``data`` makes its JSON twin, ``parts`` are pieces that can be asked for alone."""
 
     template: str
-    data: Callable[[], dict[str, Any]]
-    context: dict[str, Any] = field(default_factory=dict)
+    data: Callable[[], dict[str, object]]
+    context: Mapping[str, object] = field(default_factory=dict)
     parts: dict[str, str] = field(default_factory=dict)
     status: int = 200
 
@@ -57,24 +49,22 @@ class Visit:
 
     scope: Scope
     request: Request
-    memory: Memory
+    cache: TtlCache
 
-    def recall(self, key: Hashable, look: Callable[[], Found]) -> Found:
+    def cached(self, key: Hashable, look: Callable[[], Value]) -> Value:
         """Return an answer that changes slowly, as this visitor may see it."""
-        return self.memory.recall((self.scope.visible, key), look)
+        return self.cache.get((self.scope.visible, key), look)
 
 
 def projects(visit: Visit) -> Answer:
-    """Show the projects."""
-    found = visit.scope.projects()
-    return Answer("projects.html", lambda: {"projects": _json.plain(found)}, {"projects": found, **_now()})
+    projects = visit.scope.store.projects()
+    return Answer("projects.html", lambda: {"projects": projects}, {"projects": projects})
 
 
 def runs(visit: Visit) -> Answer:
-    """Show the run table."""
     view = _table.View.of(visit.request.query_params.multi_items())
-    names = visit.recall(("names", view.project), lambda: visit.scope.value_names(view.project or None))
-    devices = visit.recall("devices", visit.scope.devices)
+    names = visit.cached(("names", view.project), lambda: visit.scope.store.value_names(view.project or None))
+    devices = visit.cached("devices", visit.scope.store.devices)
     columns = _table.columns_of(view, names)
     message: str | None = None
     found: tuple[Run, ...] = ()
@@ -90,22 +80,20 @@ def runs(visit: Visit) -> Answer:
     context = {
         "view": view, "columns": columns, "shown_keys": [column.key for column in columns], "devices": devices,
         "rows": _rows(visit, found, columns), "after": after, "message": message,
-        "name_column": _table.name_column(view), "choices": _table.choices(names),
-        "statuses": [one.value for one in RunStatus], "types": [one.value for one in RunType],
-        "project_names": [one.name for one in visit.recall("projects", visit.scope.projects)], **_now(),
+        "name_column": _table.column_of(view, "name"), "choices": _table.choices(names),
+        "statuses": [status.value for status in RunStatus], "types": [kind.value for kind in RunType],
+        "project_names": [project.name for project in visit.cached("projects", visit.scope.store.projects)],
     }  # fmt: skip
 
-    def data() -> dict[str, Any]:
-        return {"runs": [_json.run_row(run) for run in found], "after": after, "error": message}
+    def data() -> dict[str, object]:
+        return {"runs": [_format.run_row(run) for run in found], "after": after, "error": message}
 
     return Answer("runs.html", data, context, {"rows": "rows.html"}, status)
 
 
 def _rows(visit: Visit, found: Sequence[Run], columns: Sequence[_table.Column]) -> list[_table.Row]:
-    now_ms, models = _now()["now_ms"], {}
-    if any(column.key == "model" for column in columns):
-        models = {run.id: _model_of(visit, run) for run in found}
-    return [_table.row_of(run, columns, models.get(run.id, ("", "")), now_ms) for run in found]
+    has_model, now = any(column.key == "model" for column in columns), now_ms()
+    return [_table.row_of(run, columns, _model_of(visit, run) if has_model else ("", ""), now) for run in found]
 
 
 def _model_of(visit: Visit, run: Run) -> tuple[str, str]:
@@ -115,7 +103,7 @@ def _model_of(visit: Visit, run: Run) -> tuple[str, str]:
         artifact = visit.scope.run(run.id).artifacts.get("input")
         return ("", "") if artifact is None else (artifact.file_name, artifact.sha256)
 
-    return look() if run.ended_ms is None else visit.memory.keep(("model", run.id), look)
+    return look() if run.ended_ms is None else visit.cache.keep(("model", run.id), look)
 
 
 def count(visit: Visit) -> Answer:
@@ -126,16 +114,14 @@ def count(visit: Visit) -> Answer:
 
 
 def run(visit: Visit) -> Answer:
-    """Show one run."""
-    found = visit.scope.run(visit.request.path_params["run_id"])
-    return run_answer(visit.scope, found)
+    shown = visit.scope.run(visit.request.path_params["run_id"])
+    return run_answer(visit.scope, shown)
 
 
-def run_answer(scope: Scope, found: Run) -> Answer:
-    """Return what the page of a run shows."""
-    lineage, profile = scope.lineage(found), profile_of(found)
-    series = _json.series(found)
-    charts: dict[str, Any] = {
+def run_answer(scope: Scope, run: Run) -> Answer:
+    lineage, profile = scope.store.lineage(run.id), profile_of(run)
+    series = _format.series(run)
+    charts: dict[str, object] = {
         "series": {name: [[metric.step, metric.value] for metric in metrics]
                    for name, metrics in series.items() if len(metrics) > 1},
     }  # fmt: skip
@@ -144,22 +130,20 @@ def run_answer(scope: Scope, found: Run) -> Answer:
             "layers": [[layer.name, layer.op_type, layer.compute_unit, layer.time_ms] for layer in profile.layers],
             "by_op_type": profile.by_op_type, "by_unit": profile.by_unit, "samples_ms": profile.samples_ms,
         }  # fmt: skip
-    context = {"run": found, "profile": profile, "lineage": lineage, "series": series, "charts": charts,
-               "logs": _logs(found), **_now()}  # fmt: skip
+    context = {"run": run, "profile": profile, "lineage": lineage, "series": series, "charts": charts,
+               "logs": _logs(run)}  # fmt: skip
 
-    def data() -> dict[str, Any]:
-        return {"run": _json.run_whole(found), "lineage": _json.lineage(lineage), "profile": _json.plain(profile)}
+    def data() -> dict[str, object]:
+        return {"run": _format.run_whole(run), "lineage": _format.lineage(lineage), "profile": profile}
 
     return Answer("run.html", data, context)
 
 
 def comparison(visit: Visit) -> Answer:
-    """Show runs side by side."""
     return comparison_answer(visit.scope, visit.request.query_params.getlist("run"))
 
 
 def comparison_answer(scope: Scope, ids: Sequence[str]) -> Answer:
-    """Return what the page of a comparison shows."""
     if not FEWEST_COMPARED <= len(ids) <= MOST_COMPARED:
         raise ConfigError(
             f"{FEWEST_COMPARED} to {MOST_COMPARED} runs can be compared, not {len(ids)}: tick them in the run table."
@@ -172,17 +156,10 @@ def comparison_answer(scope: Scope, ids: Sequence[str]) -> Answer:
         "layers": [[row.name, list(row.times_ms)] for row in compared.layers],
         "samples_ms": [profile.samples_ms if profile else () for profile in profiles],
     }
-    context = {
-        "runs": found,
-        "profiles": profiles,
-        "compared": compared,
-        "letters": letters,
-        "charts": charts,
-        **_now(),
-    }
+    context = {"runs": found, "profiles": profiles, "compared": compared, "letters": letters, "charts": charts}
 
-    def data() -> dict[str, Any]:
-        return {"runs": [_json.run_whole(run) for run in found], "comparison": _json.plain(compared)}
+    def data() -> dict[str, object]:
+        return {"runs": [_format.run_whole(run) for run in found], "comparison": compared}
 
     return Answer("compare.html", data, context)
 
@@ -199,70 +176,64 @@ def _titles(runs: Sequence[Run]) -> list[str]:
         for run in runs
     ]
     telling = [place for place, values in enumerate(zip(*known, strict=True)) if len(set(values)) > 1]
-    words = [[one[place] for place in telling] for one in known]
-    return [" ".join(filter(None, own)) or run.id for own, run in zip(words, runs, strict=True)]
+    return [
+        " ".join(filter(None, (own[place] for place in telling))) or run.id
+        for own, run in zip(known, runs, strict=True)
+    ]
 
 
 def sweeps(visit: Visit) -> Answer:
-    """Show the newest sweeps."""
-    found = sweeps_of(visit.scope)
-    return Answer(
-        "sweeps.html", lambda: {"sweeps": [_json.run_row(run) for run in found]}, {"sweeps": found, **_now()}
-    )  # fmt: skip
+    newest = sweeps_of(visit.scope)
+    return Answer("sweeps.html", lambda: {"sweeps": [_format.run_row(run) for run in newest]}, {"sweeps": newest})
 
 
 def sweep(visit: Visit) -> Answer:
-    """Show one sweep."""
     return sweep_answer(visit.scope, visit.request.path_params["run_id"], dict(visit.request.query_params))
 
 
-def sweep_answer(scope: Scope, run_id: str, wishes: Mapping[str, str]) -> Answer:
-    """Return what the page of a sweep shows."""
-    found = sweep_of(scope, run_id, wishes)
+def sweep_answer(scope: Scope, run_id: str, wanted: Mapping[str, str]) -> Answer:
+    shown = sweep_of(scope, run_id, wanted)
     context = {
-        "sweep": found, "charts": found.charts(), "states": list(Standing), "unit": unit_of(found.choice.metric),
-        **_now(),
+        "sweep": shown, "charts": shown.charts(), "states": list(CellState), "metric": find_metric(shown.choice.metric),
     }  # fmt: skip
 
-    def data() -> dict[str, Any]:
-        cells = [_json.plain(cell) for cell in found.matrix.cells.values()]
-        return {"run": _json.run_row(found.run), "cells": cells, "slots": _json.plain(found.matrix.slots)}
+    def data() -> dict[str, object]:
+        cells = list(shown.matrix.cells.values())
+        return {"run": _format.run_row(shown.run), "cells": cells, "slots": shown.matrix.slots}
 
     return Answer("sweep.html", data, context)
 
 
 def devices(visit: Visit) -> Answer:
-    """Show the devices that runs were made on."""
-    found = visit.scope.devices()
-    health = visit.scope.health(device.name for device in found)
+    seen = visit.scope.store.devices()
+    health = device_health(visit.scope.store, [device.name for device in seen])
 
     def rows() -> dict[str, object]:
-        return {"devices": [{**vars(one), "health": _json.plain(health[one.name])} for one in found]}
+        return {"devices": [{**vars(each), "health": health[each.name]} for each in seen]}
 
-    return Answer("devices.html", rows, {"devices": found, "health": health, **_now()})
+    return Answer("devices.html", rows, {"devices": seen, "health": health})
 
 
 def device(visit: Visit) -> Answer:
-    """Show one device and its history."""
     history = history_of(visit.scope, visit.request.query_params.get("name", ""))
 
-    def data() -> dict[str, Any]:
-        runs = [_json.run_row(run) for run in history.runs]
-        return {"device": _json.plain(history.device), "runs": runs, "models": _json.plain(history.models)}
+    def data() -> dict[str, object]:
+        runs = [_format.run_row(run) for run in history.runs]
+        return {"device": history.device, "runs": runs, "models": history.models}
 
-    return Answer("device.html", data, {"history": history, "charts": {"models": history.models}, **_now()})
+    return Answer("device.html", data, {"history": history, "charts": {"models": history.models}})
 
 
 def _logs(run: Run) -> list[tuple[str, str]]:
     """Return the ends of the logs among a run's artifacts."""
-    found = []
+    ends = []
     for name, artifact in run.artifacts.items():
         if not artifact.is_folder and artifact.file_name.lower().endswith(_LOG_ENDINGS) and artifact.local_path:
             try:
-                found.append((name, _tail(artifact.local_path)))
+                ends.append((name, _tail(artifact.local_path)))
             except OSError as error:
-                found.append((name, f"(cannot be read: {error.strerror})"))
-    return found
+                ends.append((name, f"(cannot be read: {error.strerror})"))
+    return ends
 
 
 def _tail(path: Path) -> str:
@@ -273,16 +244,53 @@ def _tail(path: Path) -> str:
     return text if size <= _LOG_BYTES else f"… ({size - _LOG_BYTES} bytes before)\n{text}"
 
 
-def _now() -> dict[str, int]:
-    return {"now_ms": time.time_ns() // 1_000_000}
-
-
 def failure(error: Exception) -> Answer:
-    """Return the page that says why there is nothing to show."""
     status = 404 if isinstance(error, NotHereError) else 503 if isinstance(error, TrackingError) else 400
     return problem(str(error), status)
 
 
 def problem(message: str, status: int) -> Answer:
-    """Return a page that holds a message."""
     return Answer("error.html", lambda: {"error": message}, {"message": message, "status": status}, status=status)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One profile of a model; its median, or its mean where the tool tells no median."""
+
+    run_id: str
+    started_ms: int
+    latency_ms: float
+    verdict: Verdict | None
+    is_doubtful: bool
+
+
+@dataclass(frozen=True)
+class History:
+    """A device over time: its newest runs, and of the newest profiles those of each model, oldest first."""
+
+    device: DeviceSummary
+    runs: tuple[Run, ...]
+    models: dict[str, list[Point]]
+
+
+def history_of(scope: Scope, name: str) -> History:
+    device = next((each for each in scope.store.devices() if each.name == name), None)
+    if device is None:
+        raise NotHereError(f"No run here was made on a device {name!r}.")
+    on_it = equal("device", name)
+    profiles = scope.find([on_it, "type = 'PROFILE'", "metrics.latency is not null"], limit=_NEWEST).runs
+    models: dict[str, list[Point]] = {}
+    for run in reversed(profiles):
+        latency, verdict = run.metric("latency_median") or run.metric("latency"), run.params.get("verdict")
+        if latency is not None:
+            judged = None if verdict is None else Verdict.of(verdict.value)
+            is_doubtful = judged is not None and not judged.is_stable
+            point = Point(run.id, run.started_ms, latency.value, judged, is_doubtful)
+            models.setdefault(_model(scope, run), []).append(point)
+    return History(device, scope.find([on_it], limit=50).runs, models)
+
+
+def _model(scope: Scope, run: Run) -> str:
+    # A page of runs comes without artifacts; a model is known by its content, not by the run's name.
+    artifact = scope.run(run.id).artifacts.get("input")
+    return run.name if artifact is None else f"{artifact.file_name} ({artifact.sha256[:8]})"

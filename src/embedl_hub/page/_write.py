@@ -8,21 +8,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.tracking import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from embedl_hub.page._scope import Scope
 
@@ -37,7 +35,6 @@ class Tokens:
         self._secret = secrets.token_bytes(32)
 
     def for_form(self, request: Request) -> str:
-        """Return the token for a form in the answer to a request."""
         return self._sign(self._visitor(request))
 
     def keep(self, request: Request, response: Response) -> None:
@@ -49,7 +46,6 @@ class Tokens:
             response.set_cookie(_COOKIE, new, path=path, secure=secure, httponly=True, samesite="strict")
 
     def fits(self, request: Request, token: str) -> bool:
-        """Tell whether a form's token fits the visitor's cookie."""
         visitor = request.cookies.get(_COOKIE)
         return visitor is not None and hmac.compare_digest(self._sign(visitor).encode(), token.encode())
 

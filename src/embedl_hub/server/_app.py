@@ -7,6 +7,7 @@ import errno
 import json
 import re
 import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -18,21 +19,16 @@ from starlette.routing import Mount
 from starlette.routing import Route as Address
 
 from embedl_hub.errors import ConfigError, HubError
-from embedl_hub.server._keys import PREFIX, KeyRing
-from embedl_hub.server._limits import Buckets
-from embedl_hub.server._login import PAGE_POLICY, Door, Guard, Sessions, current_key, no_page
-from embedl_hub.server._logs import LOG
-from embedl_hub.server._metrics import Metrics
+from embedl_hub.server._keys import PREFIX, Buckets, Key, KeyRing
+from embedl_hub.server._login import PAGE_POLICY, Door, Guard, Sessions, current_key, limited_body, no_page
 from embedl_hub.server._refusal import Refusal, bad_request
-from embedl_hub.server._routes import ROUTES, Route
-from embedl_hub.server._service import Answer, Call, File, Service, document, upload_headers
+from embedl_hub.server._routes import ROUTES, Route, document
+from embedl_hub.server._service import Answer, Call, File, Service
+from embedl_hub.server._telemetry import LOG, Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from embedl_hub.server._keys import Key
     from embedl_hub.server._settings import Settings
 
 LARGEST_BODY = 8 << 20
@@ -46,16 +42,12 @@ _HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 _API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
 def make_app(settings: Settings, page: Callable[[Door], ASGIApp] | None = None) -> ASGIApp:
-    """Return the whole server as an ASGI application.
-
-    Args:
-        settings: How to serve.
-        page: Makes the page that browsers see once they are logged in.
-    """
+    """Return the whole server as an ASGI application; ``page`` makes what browsers see once they are logged in."""
     metrics, keys = Metrics(), KeyRing(settings.home)
     settings.home.mkdir(parents=True, exist_ok=True)
     service = Service(settings, metrics)
@@ -89,7 +81,6 @@ class _Endpoint:
         self._routes = {route.method: route for route in ROUTES if route.path == path}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         scope.setdefault("state", {})["route"] = self._path or "unknown"
         request = Request(scope, receive)
         try:
@@ -117,10 +108,9 @@ class _Api:
         self._rates = rates
         self._failures = failures
         self._metrics = metrics
-        self._document = document()
+        self._document = document(ROUTES)
 
     async def answer(self, request: Request, route: Route | None) -> Response:
-        """Return the answer to a request."""
         if route is None or route.access:
             key = self._key(request)
             request.scope["state"]["key_id"] = key.id
@@ -147,12 +137,8 @@ class _Api:
             # Only who shows wrong keys is slowed down: others may come from the same address.
             if (wait_s := self._failures.wait_s(request.client.host if request.client else "")) > 0:
                 raise _too_many(wait_s)
-            raise Refusal(
-                401,
-                "no_key",
-                "Show a key that holds: Authorization: Bearer eh_...",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            message = "Show a key that holds: Authorization: Bearer eh_..."
+            raise Refusal(401, "no_key", message, headers={"WWW-Authenticate": "Bearer"})
         if (wait_s := self._rates.wait_s(key.id)) > 0:
             raise _too_many(wait_s)
         return key
@@ -164,7 +150,7 @@ class _Api:
         with _translated():
             return _response(await run_in_threadpool(self._service.health), None)
 
-    async def _upload(self, request: Request, values: dict[str, Any]) -> Response:
+    async def _upload(self, request: Request, values: Mapping[str, str]) -> Response:
         start, total = _announced(request)
         place = values["project"], values["sha256"]
         uploads = self._service.uploads
@@ -180,8 +166,7 @@ class _Api:
                     progress = await run_in_threadpool(uploads.take, *place, upload)
                 finally:
                     await run_in_threadpool(receiving.__exit__, None, None, None)
-        headers = upload_headers(progress.offset, complete=progress.complete)
-        return Response(status_code=200 if progress.complete else 202, headers=headers)
+        return Response(status_code=200 if progress.complete else 202, headers=progress.headers())
 
 
 class _Edge:
@@ -192,7 +177,6 @@ class _Edge:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -217,24 +201,17 @@ class _Edge:
             refusal = Refusal(500, "failed", "The server failed; its log says why.")
             await JSONResponse(refusal.document(), 500)(scope, receive, sending)
         finally:
-            self._note(scope, state, status, time.perf_counter() - started)
+            self._note(scope, status, time.perf_counter() - started)
 
-    def _note(self, scope: Scope, state: dict[str, Any], status: int, seconds: float) -> None:
-        route = state.get("route", "page")
-        method = scope["method"] if scope["method"] in _METHODS else "OTHER"
-        self._metrics.request(method, route, status, seconds)
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        state, method = scope["state"], scope["method"]
+        known_method = method if method in _METHODS else "OTHER"
+        self._metrics.request(known_method, state.get("route", "page"), status, seconds)
         facts = {
-            "method": scope["method"],
-            "path": scope["path"],
-            "status": status,
-            "ms": round(seconds * 1000, 1),
-            "key": state.get("key_id"),
-            "client": (scope.get("client") or ("",))[0],
-        }
+            "method": method, "path": scope["path"], "status": status, "ms": round(seconds * 1000, 1),
+            "key": state.get("key_id"), "client": (scope.get("client") or ("",))[0],
+        }  # fmt: skip
         LOG.info("request", extra={"facts": facts})
-
-
-_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
 def _with_safe_headers(headers: list[tuple[bytes, bytes]], route: str | None) -> list[tuple[bytes, bytes]]:
@@ -270,11 +247,9 @@ def _too_many(wait_s: float) -> Refusal:
 async def _json_body(request: Request) -> Any:  # noqa: ANN401 - whatever the client sent
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise bad_request("The body must be application/json.")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LARGEST_BODY:
-            raise Refusal(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
+    body = await limited_body(request, LARGEST_BODY)
+    if body is None:
+        raise Refusal(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
     try:
         return json.loads(body.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -297,10 +272,7 @@ def _announced(request: Request) -> tuple[int, int]:
     if match is None:
         raise bad_request("Content-Range is: bytes FIRST-LAST/ALL, or bytes */ALL when nothing is left to send")
     total = int(match[3])
-    if match[1] is None:
-        first, last = total, total - 1
-    else:
-        first, last = int(match[1]), int(match[2])
+    first, last = (total, total - 1) if match[1] is None else (int(match[1]), int(match[2]))
     if not first <= last + 1 <= total or last - first + 1 != int(length):
         raise bad_request("Content-Range does not fit the bytes that come.")
     return first, total
@@ -308,44 +280,43 @@ def _announced(request: Request) -> tuple[int, int]:
 
 async def _pieces(request: Request) -> AsyncIterator[bytes]:
     """Yield a body in larger pieces; of a client that goes away, what came."""
-    gathered = bytearray()
+    gathered, left = bytearray(), None
     try:
         async for chunk in request.stream():
             gathered += chunk
             if len(gathered) >= _PIECE_BYTES:
                 yield bytes(gathered)
                 gathered.clear()
-    except ClientDisconnect:
-        if gathered:
-            yield bytes(gathered)
-        raise
+    except ClientDisconnect as error:
+        left = error
     if gathered:
         yield bytes(gathered)
+    if left is not None:
+        raise left
 
 
 def _response(answer: Answer, request: Request | None) -> Response:
     if answer.file is not None and request is not None:
         return _send(answer.file, request)
     if answer.text is not None:
-        return PlainTextResponse(answer.text, answer.status, headers=dict(answer.headers))
+        return PlainTextResponse(answer.text)
     if answer.document is None:
-        return Response(status_code=answer.status, headers=dict(answer.headers))
-    return JSONResponse(answer.document, answer.status, headers=dict(answer.headers))
+        return Response(status_code=answer.status, headers=answer.headers)
+    return JSONResponse(answer.document, answer.status)
 
 
 def _send(file: File, request: Request) -> Response:
     first, last = _wanted(request.headers.get("range"), file.size)
+    count = last - first + 1
     headers = {
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
-        "Content-Length": str(last - first + 1),
+        "Content-Length": str(count),
         "Accept-Ranges": "bytes",
     }
-    is_part = last - first + 1 < file.size
-    if is_part:
+    if count < file.size:
         headers["Content-Range"] = f"bytes {first}-{last}/{file.size}"
-    return StreamingResponse(
-        _read(file, first, last - first + 1), 206 if is_part else 200, headers, "application/octet-stream"
-    )
+    status = 206 if count < file.size else 200
+    return StreamingResponse(_read(file, first, count), status, headers, "application/octet-stream")
 
 
 def _wanted(text: str | None, size: int) -> tuple[int, int]:

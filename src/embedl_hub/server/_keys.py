@@ -11,47 +11,37 @@ import hashlib
 import json
 import os
 import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from embedl_hub.errors import ConfigError, known
+from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.tracking import check_name, now_ms
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 PREFIX = "eh_"
 FILE_NAME = "keys.jsonl"
 ALL_PROJECTS = "*"
 ACCESS = ("read", "write")
+_MOST_BUCKETS = 10_000
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a key may do.
-
-    Attributes:
-        id: What it is called in lists and logs.
-        name: Whose it is.
-        projects: The projects it opens; ``*`` is all of them.
-        access: ``read``, or ``write`` which reads too.
-        created_ms: When it was made.
-        sha256: The hash of the key itself.
-        revoked_ms: When it was revoked, if it was.
-    """
+    """What a key may do; its text is kept nowhere, only the hash."""
 
     id: str
-    name: str
-    projects: tuple[str, ...]
-    access: str
+    name: str  # whose it is; in lists and logs it goes by its id
+    projects: tuple[str, ...]  # the projects it opens; ``*`` is all of them
+    access: str  # ``read``, or ``write`` which reads too
     created_ms: int
     sha256: str = field(repr=False)
     revoked_ms: int | None = None
 
     @property
     def may_write(self) -> bool:
-        """Whether it opens for writing."""
+        """Whether it is for more than reading."""
         return self.access == "write"
 
     @property
@@ -73,7 +63,7 @@ class KeyRing:
         """Make a key and return it with the text to hand out, which is kept nowhere."""
         check_name("key's name", name)
         if access not in ACCESS:
-            raise ConfigError(f"A key is for {known(ACCESS)}, not {access!r}.")
+            raise ConfigError(f"A key is for {quoted_list(ACCESS)}, not {access!r}.")
         if not projects:
             raise ConfigError(f"A key opens at least one project; {ALL_PROJECTS!r} is all of them.")
         for project in projects:
@@ -87,7 +77,7 @@ class KeyRing:
         """End a key."""
         key = self.by_id(key_id)
         if key is None:
-            raise ConfigError(f"There is no key {key_id!r}; known: {known(key.id for key in self.all())}.")
+            raise ConfigError(f"There is no key {key_id!r}; known: {quoted_list(key.id for key in self.all())}.")
         if key.revoked_ms is None:
             key = replace(key, revoked_ms=now_ms())
             self._append({"kind": "revoke", "id": key_id, "revoked_ms": key.revoked_ms})
@@ -150,3 +140,29 @@ def _read(path: Path) -> dict[str, Key]:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Buckets:
+    """How often somebody may ask: one bucket per name, of ``burst`` tokens, filled at ``rate`` per second."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._levels: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def wait_s(self, name: str, *, take: bool = True) -> float:
+        """Take a token and return 0, or return how long to wait for one."""
+        now = self._clock()
+        with self._lock:
+            level, since = self._levels.get(name, (self._burst, now))
+            level = min(self._burst, level + (now - since) * self._rate)
+            if level < 1:
+                return (1 - level) / self._rate
+            if take:
+                if len(self._levels) >= _MOST_BUCKETS:
+                    filled = {key: held + (now - since) * self._rate for key, (held, since) in self._levels.items()}
+                    self._levels = {key: self._levels[key] for key, held in filled.items() if held < self._burst}
+                self._levels[name] = (level - 1, now)
+            return 0.0

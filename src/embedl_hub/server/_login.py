@@ -15,21 +15,19 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from embedl_hub.server._keys import Key, KeyRing
-    from embedl_hub.server._limits import Buckets
+    from embedl_hub.server._keys import Buckets, Key, KeyRing
     from embedl_hub.tracking import Store
 
 COOKIE = "edgeproof_session"
@@ -46,12 +44,7 @@ PAGE_POLICY = (
 
 @dataclass(frozen=True)
 class Door:
-    """What the page is told of who is asking.
-
-    Attributes:
-        open_store: Returns the store as the browser's key sees it.
-        key: Returns that key.
-    """
+    """What the page is told of who is asking: the store as the browser's key sees it, and that key."""
 
     open_store: Callable[[], Store]
     key: Callable[[], Key]
@@ -71,7 +64,6 @@ class Sessions:
         self._clock = clock or (lambda: time.time_ns() / 1e9)
 
     def start(self, key: Key) -> str:
-        """Return a cookie for a key."""
         text = json.dumps([key.id, int(self._clock()) + _LASTS_S])
         body = base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
         return f"{body}.{self._sign(body)}"
@@ -79,9 +71,8 @@ class Sessions:
     def key_of(self, cookie: str | None) -> Key | None:
         """Return the key that a cookie stands for, if both still hold."""
         body, _, signature = (cookie or "").partition(".")
-        if not body or not body.isascii() or not signature.isascii():
-            return None
-        if not hmac.compare_digest(signature, self._sign(body)):
+        is_plain = body and body.isascii() and signature.isascii()
+        if not is_plain or not hmac.compare_digest(signature, self._sign(body)):
             return None
         key_id, ends = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         key = self._keys.by_id(key_id)
@@ -101,23 +92,20 @@ class Guard:
         self._failures = failures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         request = Request(scope, receive)
         answer = await self._answer(request)
-        if answer is not None:
+        if isinstance(answer, Response):
             await answer(scope, receive, send)
             return
-        key = self._sessions.key_of(request.cookies.get(COOKIE))
-        assert key is not None  # noqa: S101 - _answer has looked
-        scope.setdefault("state", {})["key_id"] = key.id
-        token = _current.set(key)
+        scope.setdefault("state", {})["key_id"] = answer.id
+        token = _current.set(answer)
         try:
             await self._page(scope, receive, send)
         finally:
             _current.reset(token)
 
-    async def _answer(self, request: Request) -> Response | None:
-        """Return what the door itself answers; None to let the request through."""
+    async def _answer(self, request: Request) -> Response | Key:
+        """Return what the door itself answers, or the key that lets the request through."""
         changes = request.method not in _SAFE
         if changes and not _is_from_here(request):
             return PlainTextResponse("This request does not come from a page of this server.\n", 403)
@@ -130,7 +118,7 @@ class Guard:
         key = self._sessions.key_of(request.cookies.get(COOKIE))
         if key is None:
             return _to_login(request)
-        return PlainTextResponse("This key is for reading only.\n", 403) if changes and not key.may_write else None
+        return PlainTextResponse("This key is for reading only.\n", 403) if changes and not key.may_write else key
 
     async def _login(self, request: Request) -> Response:
         then = _local(request.query_params.get("next", "/"))
@@ -141,23 +129,21 @@ class Guard:
         who = request.client.host if request.client else ""
         if self._failures.wait_s(who, take=False) > 0:
             return PlainTextResponse("Too many tries; wait a little.\n", 429, headers={"Retry-After": "10"})
-        form = parse_qs((await _small_body(request)).decode("utf-8", "replace"))
+        form = parse_qs((await limited_body(request, _LARGEST_FORM) or b"").decode("utf-8", "replace"))
         then = _local(form.get("next", ["/"])[0])
         key = self._keys.find(form.get("key", [""])[0].strip())
         if key is None:
             self._failures.wait_s(who)
             return _form(then, "That key does not open this server.", status=401)
-        answer = RedirectResponse(then, 303)
-        secure = request.url.scheme == "https"
-        answer.set_cookie(
-            COOKIE, self._sessions.start(key), max_age=_LASTS_S, httponly=True, samesite="lax", secure=secure
-        )
+        answer, cookie, secure = RedirectResponse(then, 303), self._sessions.start(key), request.url.scheme == "https"
+        answer.set_cookie(COOKIE, cookie, max_age=_LASTS_S, httponly=True, samesite="lax", secure=secure)
         return answer
 
 
 def _to_login(request: Request) -> Response:
     if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
-        return RedirectResponse(f"/login?next={quote(_path_of(request), safe='')}", 303)
+        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"/login?next={quote(wanted, safe='')}", 303)
     return PlainTextResponse("Log in first, at /login.\n", 401)
 
 
@@ -180,11 +166,6 @@ def _local(path: str) -> str:
     return path if plain and path.startswith("/") and not path.startswith("//") else "/"
 
 
-def _path_of(request: Request) -> str:
-    query = request.url.query
-    return request.url.path + (f"?{query}" if query else "")
-
-
 def _is_from_here(request: Request) -> bool:
     """Tell whether a browser says that a request comes from a page of ours."""
     origin = request.headers.get("origin")
@@ -193,13 +174,14 @@ def _is_from_here(request: Request) -> bool:
     return request.headers.get("sec-fetch-site") in {"same-origin", "none"}
 
 
-async def _small_body(request: Request) -> bytes:
-    body = b""
+async def limited_body(request: Request, most_bytes: int) -> bytes | None:
+    """Return the body of a request; None when it is larger than this."""
+    body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _LARGEST_FORM:
-            return b""
-    return body
+        if len(body) > most_bytes:
+            return None
+    return bytes(body)
 
 
 def _secret(path: Path) -> bytes:
@@ -215,10 +197,4 @@ def _secret(path: Path) -> bytes:
 
 def no_page() -> ASGIApp:
     """Return what stands in the page's place where it is not installed."""
-
-    async def answer(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI's own types are as wide
-        await PlainTextResponse("This server has no page; its API is described at /api/openapi.json.\n", 404)(
-            scope, receive, send
-        )
-
-    return answer
+    return PlainTextResponse("This server has no page; its API is described at /api/openapi.json.\n", 404)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.server._refusal import bad_request
 from embedl_hub.tracking import RunStatus, RunType, check_file_name, check_name, folder_content
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 Record = dict[str, Any]
+Check: TypeAlias = Callable[[str, object], None]
 
 MOST_RECORDS = 5000
 MOST_FILES = 10_000
@@ -61,7 +60,7 @@ def _check(record: object) -> None:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r:.100}.")
     _check_plain(record)
-    fields = {"seq": _seq, "kind": _any, "time_ms": _time, **_KINDS[kind]}
+    fields = _COMMON | _KINDS[kind]
     for name in record:
         if name not in fields:
             raise ValueError(f"a {kind} has no {name!r:.100}; known: {', '.join(fields)}.")
@@ -84,7 +83,10 @@ def _check_plain(value: object) -> None:
         if depth > _DEEPEST:
             raise ValueError(f"values are nested more than {_DEEPEST} deep.")
         if isinstance(item, str):
-            _check_text(item)
+            try:
+                item.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError("a text is not valid Unicode.") from error
         elif isinstance(item, float) and not math.isfinite(item):
             raise ValueError("a number is not finite; it is written as text: " + ", ".join(NOT_FINITE))
         elif isinstance(item, dict):
@@ -93,51 +95,46 @@ def _check_plain(value: object) -> None:
             waiting += [(part, depth + 1) for part in item]
 
 
-def _check_text(text: str) -> None:
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError("a text is not valid Unicode.") from error
-
-
 def _any(name: str, value: object) -> None:
     pass
 
 
-def _whole(name: str, value: object, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}.")
+def _whole(least: int, most: int) -> Check:
+    def check(name: str, value: object) -> None:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"{name} must be a whole number from {least} to {most}.")
+
+    return check
 
 
-def _seq(name: str, value: object) -> None:
-    _whole(name, value, 0, 2**53)
+def _or_none(check: Check) -> Check:
+    return lambda name, value: None if value is None else check(name, value)
 
 
-def _time(name: str, value: object) -> None:
-    _whole(name, value, 0, LARGEST_TIME_MS)
+def _one_of(words: tuple[str, ...]) -> Check:
+    return _text_that(f"be one of {', '.join(words)}", words.__contains__)
 
 
-def _size(name: str, value: object) -> None:
-    _whole(name, value, 0, LARGEST_INT)
+def _text_that(must: str, is_right: Callable[[str], object]) -> Check:
+    def check(name: str, value: object) -> None:
+        if not isinstance(value, str) or not is_right(value):
+            raise ValueError(f"{name} must {must}.")
+
+    return check
 
 
-def _step(name: str, value: object) -> None:
-    if value is not None:
-        _whole(name, value, -LARGEST_INT, LARGEST_INT)
-
-
-def _format(name: str, value: object) -> None:
-    _whole(name, value, 1, _FORMAT)
+_size = _whole(0, LARGEST_INT)
+_run_id = _text_that("be the id of a run", RUN_ID.fullmatch)
+_sha256 = _text_that("be a SHA-256 in lower-case hex", SHA256.fullmatch)
+_text = _text_that(
+    f"be text of at most {_LONGEST_TEXT} characters, without NULs",
+    lambda text: len(text) <= _LONGEST_TEXT and "\0" not in text,
+)
 
 
 def _flag(name: str, value: object) -> None:
     if type(value) is not bool:
         raise ValueError(f"{name} must be true or false.")
-
-
-def _name(name: str, value: object) -> None:
-    check_name(name, value)
 
 
 def _plain_name(name: str, value: object) -> None:
@@ -146,39 +143,11 @@ def _plain_name(name: str, value: object) -> None:
     check_file_name(name, value)
 
 
-def _text(name: str, value: object) -> None:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT or "\0" in value:
-        raise ValueError(f"{name} must be text of at most {_LONGEST_TEXT} characters, without NULs.")
-
-
-def _text_or_none(name: str, value: object) -> None:
-    if value is not None:
-        _text(name, value)
-
-
 def _metric(name: str, value: object) -> None:
     # An integer too large for a float has no place among metrics either.
     is_number = type(value) in (int, float) and abs(value) <= _LARGEST_NUMBER  # type: ignore[arg-type]
     if not is_number and value not in NOT_FINITE:
         raise ValueError(f"{name} must be a number, or one of {', '.join(NOT_FINITE)}.")
-
-
-def _one_of(words: tuple[str, ...]) -> Callable[[str, object], None]:
-    def check(name: str, value: object) -> None:
-        if not isinstance(value, str) or value not in words:
-            raise ValueError(f"{name} must be one of {', '.join(words)}.")
-
-    return check
-
-
-def _run_id(name: str, value: object) -> None:
-    if not isinstance(value, str) or not RUN_ID.fullmatch(value):
-        raise ValueError(f"{name} must be the id of a run.")
-
-
-def _sha256(name: str, value: object) -> None:
-    if not isinstance(value, str) or not SHA256.fullmatch(value):
-        raise ValueError(f"{name} must be a SHA-256 in lower-case hex.")
 
 
 def _files(name: str, value: object) -> None:
@@ -194,8 +163,8 @@ def _files(name: str, value: object) -> None:
 
 def _inner_path(path: object) -> None:
     """Refuse a name inside a folder that leads anywhere but below it."""
-    well = isinstance(path, str) and 0 < len(path.encode()) <= _LONGEST_PATH and "\0" not in path
-    parts = str(path).split("/") if well else [""]
+    is_path = isinstance(path, str) and 0 < len(path.encode()) <= _LONGEST_PATH and "\0" not in path
+    parts = str(path).split("/") if is_path else [""]
     if any(part in {"", ".", ".."} or len(part.encode()) > _LONGEST_PART for part in parts):
         raise ValueError(f"a file inside the folder cannot be called {path!r:.100}.")
 
@@ -217,19 +186,20 @@ def _check_artifact(record: Record) -> None:
         raise ValueError("the folder's hash or size is not that of its files.")
 
 
-_KINDS: dict[str, dict[str, Callable[[str, object], None]]] = {
+_COMMON: dict[str, Check] = {"seq": _whole(0, 2**53), "kind": _any, "time_ms": _whole(0, LARGEST_TIME_MS)}
+_KINDS: dict[str, dict[str, Check]] = {
     "start": {
-        "format": _format, "project": _name, "host": _name, "pid": _size, "detached": _flag,
-        "type": _one_of(tuple(RunType)), "name": _name, "component": _name, "provider": _name,
-        "device": _name, "parent_id": _run_id,
+        "format": _whole(1, _FORMAT), "project": check_name, "host": check_name, "pid": _size, "detached": _flag,
+        "type": _one_of(tuple(RunType)), "name": check_name, "component": check_name, "provider": check_name,
+        "device": check_name, "parent_id": _run_id,
     },
-    "param": {"name": _name, "value": _any},
-    "metric": {"name": _name, "value": _metric, "step": _step},
-    "tag": {"name": _name, "value": _text},
+    "param": {"name": check_name, "value": _any},
+    "metric": {"name": check_name, "value": _metric, "step": _or_none(_whole(-LARGEST_INT, LARGEST_INT))},
+    "tag": {"name": check_name, "value": _text},
     "artifact": {
         "name": _plain_name, "file_name": _plain_name, "sha256": _sha256, "size_bytes": _size, "files": _files,
     },
-    "end": {"status": _one_of(tuple(RunStatus)), "error": _text_or_none, "traceback": _text_or_none},
+    "end": {"status": _one_of(tuple(RunStatus)), "error": _or_none(_text), "traceback": _or_none(_text)},
     "archive": {"archived": _flag},
 }  # fmt: skip
 _OPTIONAL = frozenset(

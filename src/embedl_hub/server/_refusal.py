@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 
 class Refusal(Exception):  # noqa: N818 - no error of ours: an answer to a client
-    """What a client asked for is not done.
-
-    Attributes:
-        status: The HTTP status.
-        code: One word for programs.
-        message: One sentence for people.
-        details: Facts for programs.
-        headers: Headers of the answer.
-    """
+    """What a client asked for is not done: the code and the details are for programs, the message is for people."""
 
     def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        details: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
+        self, status: int, code: str, message: str, *,
+        details: Mapping[str, object] | None = None, headers: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(message)
         self.status = status
-        self.code = code
-        self.message = message
-        self.details = dict(details or {})
         self.headers = dict(headers or {})
+        self._error = {"code": code, "message": message, "details": dict(details or {})}
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the body of the answer."""
-        return {"errors": [{"code": self.code, "message": self.message, "details": self.details}]}
+        return {"errors": [self._error]}
 
 
 def not_found() -> Refusal:

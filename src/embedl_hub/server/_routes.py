@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import embedl_hub
 from embedl_hub.server import _shapes as shapes
 from embedl_hub.server._refusal import bad_request, not_found
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from embedl_hub.server._shapes import Schema
 
 _MEANINGS = {
     400: "The request cannot be understood.",
@@ -37,37 +33,25 @@ class Param:
 
     name: str
     place: str
-    schema: Schema
+    schema: shapes.Schema
     text: str
 
 
 @dataclass(frozen=True)
 class Route:
-    """One thing that can be asked.
-
-    Attributes:
-        method: The HTTP method.
-        path: The address, with names in braces.
-        name: What it is called in the document and in logs.
-        text: One line for people.
-        access: ``read`` or ``write``; empty for everybody.
-        params: Its parameters.
-        body: The schema of its body, if it has a JSON one.
-        is_upload: Whether the body is bytes.
-        answers: What a good answer holds, by status; None for no body, ``bytes`` for a file.
-        refusals: The other statuses.
-    """
+    """One thing that can be asked."""
 
     method: str
     path: str
     name: str
     text: str
-    access: str = "read"
+    access: str = "read"  # ``read`` or ``write``; empty for everybody
     params: tuple[Param, ...] = ()
-    body: Schema | None = None
-    is_upload: bool = False
-    answers: Mapping[int, Schema | str | None] = field(default_factory=dict)
-    refusals: tuple[int, ...] = ()
+    body: shapes.Schema | None = None
+    is_upload: bool = False  # whether the body is bytes; a JSON one has a schema
+    # What a good answer holds, by status; None for no body, ``bytes`` for a file
+    answers: Mapping[int, shapes.Schema | str | None] = field(default_factory=dict)
+    refusals: tuple[int, ...] = ()  # the other statuses
 
     def checked(self, path: Mapping[str, str], query: Iterable[tuple[str, str]]) -> dict[str, Any]:
         """Return the values of a request's parameters, or refuse them."""
@@ -105,60 +89,48 @@ def _value(param: Param, text: str) -> object:
         if text not in schema["enum"]:
             raise bad_request(f"{param.name} must be one of {', '.join(schema['enum'])}.")
         return text
-    if len(text) > schema.get("maxLength", 4000) or "\0" in text or not _is_unicode(text):
+    if len(text) > schema.get("maxLength", 4000) or re.search("[\0\ud800-\udfff]", text):
         raise bad_request(f"{param.name} is too long, or no valid text.")
     if "pattern" in schema and not re.fullmatch(schema["pattern"], text):
         raise bad_request(f"{param.name} must look like {schema['pattern']}.")
     return text
 
 
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the OpenAPI document."""
-    paths: dict[str, dict[str, Any]] = {}
+def document(routes: Iterable[Route]) -> shapes.Document:
+    paths: dict[str, dict[str, object]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    about = "Runs of a team: read, written, found again."
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "Edgeproof hub",
-            "version": embedl_hub.__version__,
-            "description": "Runs of a team: read, written, found again.",
-        },
+        "info": {"title": "Edgeproof hub", "version": embedl_hub.__version__, "description": about},
         "paths": paths,
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "eh_..."}}},
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
-    operation: dict[str, Any] = {
+def _operation(route: Route) -> shapes.Document:
+    answers = {status: _answer(schema) for status, schema in route.answers.items()}
+    body = {} if route.method == "HEAD" else _content("application/json", shapes.ERRORS)
+    refused = {status: {"description": _MEANINGS[status], **body} for status in _all_refusals(route)}
+    operation: shapes.Document = {
         "operationId": route.name,
         "summary": route.text,
-        "responses": {str(status): _answer(schema) for status, schema in route.answers.items()},
+        "responses": {str(status): answer for status, answer in (answers | refused).items()},
         "security": [{"key": []}] if route.access else [],
     }
     if route.params:
         operation["parameters"] = [
             {
-                "name": param.name,
-                "in": param.place,
-                "required": param.place == "path",
-                "schema": param.schema,
+                "name": param.name, "in": param.place, "required": param.place == "path", "schema": param.schema,
                 "description": param.text,
             }
             for param in route.params
-        ]
+        ]  # fmt: skip
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": route.body}}}
+        operation["requestBody"] = {"required": True, **_content("application/json", route.body)}
     if route.is_upload:
-        content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-        operation["requestBody"] = {"required": True, "content": content}
-    for status in _all_refusals(route):
-        body = {} if route.method == "HEAD" else {"content": {"application/json": {"schema": shapes.ERRORS}}}
-        operation["responses"][str(status)] = {"description": _MEANINGS[status], **body}
+        operation["requestBody"] = {"required": True, **_content("application/octet-stream", _BYTES)}
     return operation
 
 
@@ -167,17 +139,21 @@ def _all_refusals(route: Route) -> list[int]:
     return sorted(always | ({403} if route.access == "write" else set()) | set(route.refusals))
 
 
-def _answer(schema: Schema | str | None) -> dict[str, Any]:
+def _content(media_type: str, schema: shapes.Schema) -> shapes.Document:
+    return {"content": {media_type: {"schema": schema}}}
+
+
+def _answer(schema: shapes.Schema | str | None) -> shapes.Document:
     if schema is None:
         return {"description": "Done."}
     if schema == "bytes":
-        file = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-        return {"description": "The file.", "content": file}
+        return {"description": "The file.", **_content("application/octet-stream", _BYTES)}
     if isinstance(schema, str):
-        return {"description": "Text.", "content": {schema: {"schema": {"type": "string"}}}}
-    return {"description": "The answer.", "content": {"application/json": {"schema": schema}}}
+        return {"description": "Text.", **_content(schema, {"type": "string"})}
+    return {"description": "The answer.", **_content("application/json", schema)}
 
 
+_BYTES: shapes.Schema = {"type": "string", "format": "binary"}
 _PROJECT = Param("project", "path", shapes.HEX_32, "The project's id.")
 _RUN = Param("run", "path", shapes.RUN_ID, "The run's id.")
 _CONTENT = Param("sha256", "path", shapes.SHA256, "The content's hash.")
@@ -191,12 +167,12 @@ _INCLUDE = Param(
     {"type": "string", "pattern": "^(all|(metrics|params|tags|artifacts)(,(metrics|params|tags|artifacts)){0,3})$"},
     "Which values to bring: metrics, params, tags and artifacts with commas between, or all.",
 )
-_ARCHIVED: Schema = {"type": "string", "enum": ["false", "true", "any"], "default": "false"}
-_CONTENT_RANGE: Schema = {"type": "string", "pattern": "^bytes ([0-9]{1,18}-[0-9]{1,18}|\\*)/[0-9]{1,18}$"}
+_ARCHIVED: shapes.Schema = {"type": "string", "enum": ["false", "true", "any"], "default": "false"}
+_CONTENT_RANGE: shapes.Schema = {"type": "string", "pattern": "^bytes ([0-9]{1,18}-[0-9]{1,18}|\\*)/[0-9]{1,18}$"}
 
 
-def _text(longest: int, default: str | None = None) -> Schema:
-    schema: Schema = {"type": "string", "maxLength": longest}
+def _text(longest: int, default: str | None = None) -> shapes.Schema:
+    schema: shapes.Schema = {"type": "string", "maxLength": longest}
     return schema if default is None else {**schema, "default": default}
 
 

@@ -1,23 +1,21 @@
-"""Serving until told to stop."""
+"""Serving until it is stopped."""
 
 from __future__ import annotations
 
 import importlib.util
 import signal
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import ConfigError
-from embedl_hub.server import _logs
+from embedl_hub.server._telemetry import configure_logging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import ASGIApp
 
     from embedl_hub.server._login import Door
     from embedl_hub.server._settings import Settings
-
 
 _MOST_CONNECTIONS = 2000
 
@@ -35,7 +33,7 @@ def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) 
         from embedl_hub.server._app import make_app  # noqa: PLC0415 - needs the extra too
     except ImportError as error:
         raise ConfigError(f"The server needs {error.name}: pip install 'edgeproof-hub[server]'") from error
-    _logs.configure()
+    configure_logging()
     scheme = "http" if settings.certificate is None else "https"
     with _listening(settings) as listener:
         config = uvicorn.Config(

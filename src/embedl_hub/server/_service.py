@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from embedl_hub.errors import ConfigError
-from embedl_hub.server import _routes as routes
 from embedl_hub.server import _shapes as shapes
-from embedl_hub.server._contents import BucketContents, Contents, HomeContents
+from embedl_hub.server._contents import BucketContents, Contents, HomeContents, Uploads
 from embedl_hub.server._records import Record, check_records, contents_of
 from embedl_hub.server._refusal import Refusal, bad_request, not_found
-from embedl_hub.server._uploads import Uploads
-from embedl_hub.tracking import Receiver, RunStatus, RunType, Store
+from embedl_hub.tracking import LoggedArtifact, Receiver, Run, RunStatus, RunType, Store, equal
 from embedl_hub.tracking import project_id as id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from embedl_hub.server._keys import Key
-    from embedl_hub.server._metrics import Metrics
     from embedl_hub.server._settings import Settings
-    from embedl_hub.tracking import LoggedArtifact, Run
+    from embedl_hub.server._telemetry import Metrics
 
 _CLEAN_STOP = "clean-stop"
 _SLACK_NS = 10_000_000_000
@@ -50,7 +45,7 @@ class File:
 class Answer:
     """What is sent back."""
 
-    document: Any = None
+    document: object = None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     file: File | None = None
@@ -58,7 +53,7 @@ class Answer:
 
 
 class Service:
-    """A server's store and what can be asked of it."""
+    """A server's store and what can be asked of it: the handlers are the methods that ROUTES describes."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.store = Store(settings.home, durable=settings.durable, database=settings.database, recovers=False)
@@ -97,7 +92,6 @@ class Service:
         self.store.close()
 
     def seen_by(self, key: Key) -> Store:
-        """Return the store as a key sees it."""
         return self.store if key.opens_all else self.store.for_projects(key.projects)
 
     def health(self) -> Answer:
@@ -106,50 +100,37 @@ class Service:
         return Answer({"data": {"status": "ok"}})
 
     def check_project(self, key: Key, project_id: str) -> None:
-        """Refuse a project that a key does not open."""
         if not key.opens_all and project_id not in map(id_of, key.projects):
             raise not_found()
 
     def list_projects(self, call: Call) -> Answer:
-        """Return the projects a key opens."""
         limit, offset = call.values["limit"], call.values["offset"]
-        found = self.seen_by(call.key).projects()
-        items = [shapes.project(summary) for summary in found[offset : offset + limit]]
-        more = offset + len(items) < len(found)
-        return Answer({"data": shapes.page(items, limit=limit, offset=offset, total=len(found), more=more)})
+        projects = self.seen_by(call.key).projects()
+        items = [shapes.project(summary) for summary in projects[offset : offset + limit]]
+        more = offset + len(items) < len(projects)
+        return Answer({"data": shapes.page(items, limit=limit, offset=offset, total=len(projects), more=more)})
 
     def get_project(self, call: Call) -> Answer:
-        """Return one project."""
         name = self._name(call)
         summary = next(summary for summary in self.seen_by(call.key).projects() if summary.name == name)
         return Answer({"data": shapes.project(summary)})
 
     def list_runs(self, call: Call) -> Answer:
-        """Return a page of a project's runs."""
-        values = call.values
+        values, where, include = call.values, _conditions(call.values), _include(call.values)
         store = self.store.for_projects([self._name(call)])
-        where = _conditions(values)
         archived = {"false": False, "true": True, "any": None}[values["archived"]]
-        limit, offset = values["limit"], values["offset"]
-        page = store.find(
-            where, order=values["order"], archived=archived, after=values.get("after"), limit=limit, offset=offset
-        )
-        total = store.count(where, archived=archived)
-        include = _include(values)
+        place = {"limit": values["limit"], "offset": values["offset"]}
+        page = store.find(where, order=values["order"], archived=archived, after=values.get("after"), **place)
+        total, more = store.count(where, archived=archived), page.after is not None
         runs = [store.run(run.id) for run in page.runs] if "artifacts" in include else page.runs
         items = [shapes.run(run, include, self._files(run, include)) for run in runs]
-        more = page.after is not None
-        return Answer(
-            {"data": shapes.page(items, limit=limit, offset=offset, total=total, more=more, after=page.after)}
-        )
+        return Answer({"data": shapes.page(items, **place, total=total, more=more, after=page.after)})
 
     def get_run(self, call: Call) -> Answer:
-        """Return one run."""
         run, include = self._run(call), _include(call.values)
         return Answer({"data": shapes.run(run, include, self._files(run, include))})
 
     def change_run(self, call: Call) -> Answer:
-        """Archive or tag a run that has ended."""
         run = self._run(call)
         records = _annotations(call.body)
         if run.status in {RunStatus.RUNNING, RunStatus.SCHEDULED}:
@@ -160,12 +141,10 @@ class Service:
         return Answer({"data": shapes.run(self._run(call), shapes.INCLUDES, self._files(run, shapes.INCLUDES))})
 
     def delete_run(self, call: Call) -> Answer:
-        """Delete a run."""
         self._receiver.delete(self._run(call).id)
         return Answer(status=204)
 
     def send_records(self, call: Call) -> Answer:
-        """Write records of a run down."""
         run_id, project_id = call.values["run"], call.values["project"]
         after, records = _records(call.body)
         project = self._receiver.project_of(run_id)
@@ -188,20 +167,14 @@ class Service:
         return Answer({"data": {"last": arrived.last, "missing": needed}})
 
     def content_progress(self, call: Call) -> Answer:
-        """Say how far a content has come."""
-        progress = self.uploads.progress(call.values["project"], call.values["sha256"])
-        return Answer(headers=upload_headers(progress.offset, complete=progress.complete))
+        return Answer(headers=self.uploads.progress(call.values["project"], call.values["sha256"]).headers())
 
     def get_artifact(self, call: Call) -> Answer:
-        """Return a file."""
-        run = self._run(call)
+        run, path = self._run(call), call.values.get("path")
         artifact = run.artifacts.get(call.values["name"])
         if artifact is None:
             raise not_found()
-        path = call.values.get("path")
-        if not artifact.is_folder and path is not None:
-            raise not_found()
-        if not artifact.is_folder:
+        if not artifact.is_folder and path is None:
             return self._file(run, artifact, "", artifact.sha256, artifact.size_bytes)
         if path is None:
             raise Refusal(409, "is_a_folder", "The artifact is a folder; ask for one of its files with path=.")
@@ -262,44 +235,30 @@ class Service:
         self.check_project(call.key, project_id)
         if project_id not in self._names:
             self._names = {id_of(summary.name): summary.name for summary in self.store.projects()}
-        try:
-            return self._names[project_id]
-        except KeyError:
-            raise not_found() from None
+        if project_id not in self._names:
+            raise not_found()
+        return self._names[project_id]
 
-    def _files(self, run: Run, include: tuple[str, ...]) -> dict[str, list[list[Any]]]:
+    def _files(self, run: Run, include: tuple[str, ...]) -> dict[str, list[shapes.Document]]:
         if "artifacts" not in include or not any(artifact.is_folder for artifact in run.artifacts.values()):
             return {}
-        return {name: [list(file) for file in files] for name, files in self.store.folder_files(run.id).items()}
-
-
-def upload_headers(offset: int, *, complete: bool) -> dict[str, str]:
-    """Return the headers that say how far a content has come."""
-    return {"Upload-Offset": str(offset), "Upload-Complete": "true" if complete else "false"}
-
-
-def document() -> dict[str, Any]:
-    """Return the OpenAPI document of the service."""
-    return routes.document(routes.ROUTES)
+        return {
+            name: [{"path": path, "sha256": sha256, "sizeBytes": size} for path, sha256, size in files]
+            for name, files in self.store.folder_files(run.id).items()
+        }
 
 
 def _include(values: Mapping[str, Any]) -> tuple[str, ...]:
-    text = values.get("include")
-    if text is None:
-        return ()
-    return shapes.INCLUDES if text == "all" else tuple(text.split(","))
+    text = values.get("include", "")
+    return shapes.INCLUDES if text == "all" else tuple(filter(None, text.split(",")))
 
 
 def _conditions(values: Mapping[str, Any]) -> str:
     parts = [f"({values['where']})"] if values.get("where", "").strip() else []
     parts += [f"{name} = '{values[name]}'" for name in ("status", "type") if name in values]
     if "customType" in values:
-        parts.append(f"type = '{RunType.CUSTOM}' and name = {_quoted(values['customType'])}")
+        parts.append(f"type = '{RunType.CUSTOM}' and {equal('name', values['customType'])}")
     return values["where"] if parts == [f"({values.get('where')})"] else " and ".join(parts)
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _records(body: object) -> tuple[int, list[Record]]:
@@ -324,8 +283,5 @@ def _annotations(body: object) -> list[Record]:
     if not isinstance(tags, dict):
         raise bad_request("tags is an object of names and values.")
     found += [{"kind": "tag", "name": name, "value": value} for name, value in tags.items()]
-    try:
-        check_records([{"seq": number, "time_ms": 0, **record} for number, record in enumerate(found, start=1)])
-    except ConfigError as error:
-        raise bad_request(str(error)) from error
+    check_records([{"seq": number, "time_ms": 0, **record} for number, record in enumerate(found, start=1)])
     return found

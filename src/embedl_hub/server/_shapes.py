@@ -3,107 +3,69 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from embedl_hub.server._records import LARGEST_INT, LARGEST_TIME_MS, MOST_FILES, MOST_RECORDS, NOT_FINITE
-from embedl_hub.tracking import RunStatus, RunType, project_id
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from embedl_hub.tracking import LoggedArtifact, ProjectSummary, Run
+from embedl_hub.tracking import LoggedArtifact, ProjectSummary, Run, RunStatus, RunType, project_id
 
 Schema = dict[str, Any]
+Document: TypeAlias = dict[str, object]
 
 INCLUDES = ("metrics", "params", "tags", "artifacts")
 
 
-def project(summary: ProjectSummary) -> dict[str, Any]:
-    """Return a project as JSON."""
-    return {
-        "id": project_id(summary.name),
-        "name": summary.name,
-        "runs": summary.runs,
-        "lastStartedAt": _moment(summary.last_started_ms),
-    }
+def project(summary: ProjectSummary) -> Document:
+    started_at = _moment(summary.last_started_ms)
+    return {"id": project_id(summary.name), "name": summary.name, "runs": summary.runs, "lastStartedAt": started_at}
 
 
-def run(item: Run, include: Collection[str], files: Mapping[str, list[list[Any]]] | None = None) -> dict[str, Any]:
-    """Return a run as JSON, with the values asked for."""
-    document: dict[str, Any] = {
-        "id": item.id,
-        "projectId": project_id(item.project),
-        "project": item.project,
-        "type": item.type,
-        "customType": item.name if item.type == RunType.CUSTOM else None,
-        "name": item.name,
-        "status": item.status.value,
-        "startedAt": _moment(item.started_ms),
-        "endedAt": _moment(item.ended_ms),
-        "parentId": item.parent_id,
-        "component": item.component,
-        "provider": item.provider,
-        "device": item.device,
-        "error": item.error,
-        "archived": item.archived,
-    }
+def run(item: Run, include: Collection[str], files: Mapping[str, list[Document]]) -> Document:
+    document: Document = {
+        "id": item.id, "projectId": project_id(item.project), "project": item.project, "type": item.type,
+        "customType": item.name if item.type == RunType.CUSTOM else None, "name": item.name,
+        "status": item.status.value, "startedAt": _moment(item.started_ms), "endedAt": _moment(item.ended_ms),
+        "parentId": item.parent_id, "component": item.component, "provider": item.provider, "device": item.device,
+        "error": item.error, "archived": item.archived,
+    }  # fmt: skip
     if "metrics" in include:
+        values = [metric.value if math.isfinite(metric.value) else str(metric.value) for metric in item.metrics]
         document["metrics"] = [
-            {"name": metric.name, "value": _number(metric.value), "step": metric.step, "at": _moment(metric.time_ms)}
-            for metric in item.metrics
+            {"name": metric.name, "value": value, "step": metric.step, "at": _moment(metric.time_ms)}
+            for metric, value in zip(item.metrics, values, strict=True)
         ]
     if "params" in include:
         document["params"] = [{"name": param.name, "value": param.value} for param in item.params.values()]
     if "tags" in include:
         document["tags"] = [{"name": name, "value": value} for name, value in item.tags.items()]
     if "artifacts" in include:
-        document["artifacts"] = [_artifact(artifact, files or {}) for artifact in item.artifacts.values()]
+        document["artifacts"] = [_artifact(artifact, files) for artifact in item.artifacts.values()]
     return document
 
 
 def page(
-    items: list[dict[str, Any]], *, limit: int, offset: int, total: int, more: bool, after: str | None = None
-) -> dict[str, Any]:
+    items: list[Document], *, limit: int, offset: int, total: int, more: bool, after: str | None = None
+) -> Document:
     """Return a list with where it stands in the whole."""
-    return {
-        "items": items,
-        "pagination": {
-            "limit": limit,
-            "offset": offset,
-            "total": total,
-            "hasMore": more,
-            "nextOffset": offset + len(items) if more else None,
-            "nextAfter": after,
-        },
-    }
+    place = {"limit": limit, "offset": offset, "total": total, "hasMore": more}
+    following = {"nextOffset": offset + len(items) if more else None, "nextAfter": after}
+    return {"items": items, "pagination": place | following}
 
 
-def _artifact(item: LoggedArtifact, files: Mapping[str, list[list[Any]]]) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": item.name,
-        "fileName": item.file_name,
-        "sizeBytes": item.size_bytes,
-        "sha256": item.sha256,
+def _artifact(item: LoggedArtifact, files: Mapping[str, list[Document]]) -> Document:
+    document: Document = {
+        "name": item.name, "fileName": item.file_name, "sizeBytes": item.size_bytes, "sha256": item.sha256,
         "isFolder": item.is_folder,
-    }
-    if item.is_folder:
-        document["files"] = [
-            {"path": path, "sha256": sha256, "sizeBytes": size} for path, sha256, size in files.get(item.name, [])
-        ]
-    return document
+    }  # fmt: skip
+    return document | ({"files": files.get(item.name, [])} if item.is_folder else {})
 
 
 def _moment(time_ms: int | None) -> str | None:
     return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
-
-
 def obj(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
-    """Return the schema of an object."""
     return {
         "type": "object",
         "properties": {**required, **(optional or {})},
@@ -113,17 +75,18 @@ def obj(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = 
 
 
 def data_of(schema: Schema) -> Schema:
-    """Return the schema of an answer."""
     return obj({"data": schema})
 
 
 def list_of(schema: Schema) -> Schema:
-    """Return the schema of an answer with a list."""
-    return data_of(obj({"items": {"type": "array", "items": schema}, "pagination": PAGINATION}))
+    return data_of(obj({"items": _array(schema), "pagination": PAGINATION}))
+
+
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
 
 
 def nullable(schema: Schema) -> Schema:
-    """Return the schema of something that may be null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -143,21 +106,15 @@ SHA256: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 RUN_TYPE: Schema = {"type": "string", "enum": list(RunType)}
 RUN_STATUS: Schema = {"type": "string", "enum": list(RunStatus)}
 METRIC: Schema = {"anyOf": [{"type": "number"}, {"type": "string", "enum": list(NOT_FINITE)}]}
-PAGINATION = obj(
-    {
-        "limit": COUNT,
-        "offset": COUNT,
-        "total": COUNT,
-        "hasMore": FLAG,
-        "nextOffset": nullable(COUNT),
-        "nextAfter": nullable(TEXT),
-    }
-)
+PAGINATION = obj({
+    "limit": COUNT, "offset": COUNT, "total": COUNT, "hasMore": FLAG, "nextOffset": nullable(COUNT),
+    "nextAfter": nullable(TEXT),
+})  # fmt: skip
 PROJECT = obj({"id": HEX_32, "name": TEXT, "runs": COUNT, "lastStartedAt": nullable(MOMENT)})
 _FILE = obj({"path": TEXT, "sha256": SHA256, "sizeBytes": COUNT})
 _ARTIFACT = obj(
     {"name": TEXT, "fileName": TEXT, "sizeBytes": COUNT, "sha256": SHA256, "isFolder": FLAG},
-    {"files": {"type": "array", "items": _FILE}},
+    {"files": _array(_FILE)},
 )
 RUN = obj(
     {
@@ -168,24 +125,14 @@ RUN = obj(
         "archived": FLAG,
     },
     {
-        "metrics": {
-            "type": "array",
-            "items": obj({"name": TEXT, "value": METRIC, "step": nullable({"type": "integer"}), "at": MOMENT}),
-        },
-        "params": {"type": "array", "items": obj({"name": TEXT, "value": {}})},
-        "tags": {"type": "array", "items": obj({"name": TEXT, "value": TEXT})},
-        "artifacts": {"type": "array", "items": _ARTIFACT},
+        "metrics": _array(obj({"name": TEXT, "value": METRIC, "step": nullable({"type": "integer"}), "at": MOMENT})),
+        "params": _array(obj({"name": TEXT, "value": {}})),
+        "tags": _array(obj({"name": TEXT, "value": TEXT})),
+        "artifacts": _array(_ARTIFACT),
     },
 )  # fmt: skip
-ERRORS = obj(
-    {
-        "errors": {
-            "type": "array",
-            "minItems": 1,
-            "items": obj({"code": TEXT, "message": TEXT, "details": {"type": "object"}}),
-        }
-    }
-)
+_ERROR = obj({"code": TEXT, "message": TEXT, "details": {"type": "object"}})
+ERRORS = obj({"errors": {"type": "array", "minItems": 1, "items": _ERROR}})
 
 
 def _record(kind: str, required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None) -> Schema:
@@ -220,16 +167,12 @@ RECORD: Schema = {
         _record("archive", {"archived": FLAG}),
     ]
 }  # fmt: skip
-RECORDS = obj(
-    {
-        "after": {"type": "integer", "minimum": -1, "maximum": 2**53},
-        "records": {"type": "array", "maxItems": MOST_RECORDS, "items": RECORD},
-    }
-)
-ARRIVED = obj(
-    {
-        "last": {"type": "integer", "minimum": -1},
-        "missing": {"type": "array", "items": obj({"sha256": SHA256, "sizeBytes": COUNT})},
-    }
-)
+RECORDS = obj({
+    "after": {"type": "integer", "minimum": -1, "maximum": 2**53},
+    "records": {"type": "array", "maxItems": MOST_RECORDS, "items": RECORD},
+})  # fmt: skip
+ARRIVED = obj({
+    "last": {"type": "integer", "minimum": -1},
+    "missing": _array(obj({"sha256": SHA256, "sizeBytes": COUNT})),
+})  # fmt: skip
 CHANGE = obj({}, {"archived": FLAG, "tags": {"type": "object", "additionalProperties": {"type": "string"}}})

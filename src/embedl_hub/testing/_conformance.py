@@ -1,27 +1,109 @@
-"""The rules every provider must keep, as a check that its author can call."""
+"""For tests of providers: a board that is a folder, a context that is gone afterwards, the rules they must keep."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
-import threading
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, get_type_hints
+from typing import Any, get_type_hints
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import CompiledModel, Component, ComponentOutput
 from embedl_hub.core.component._dispatch import load_provider
-from embedl_hub.errors import ConfigError, HubError, known
-from embedl_hub.testing._scripted import temporary_context
+from embedl_hub.core.device import BOARD_LABEL, AnyPath, CommandResult, Device, DeviceSpec, LocalCommandRunner
+from embedl_hub.errors import CommandError, ConfigError, HubError, quoted_list
 from embedl_hub.tracking import Run, RunStatus, Store, hash_file, walk_files
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
-    from embedl_hub.core.device import Device
+@dataclass(frozen=True)
+class Answer:
+    """What the scripted board does when a command starts with certain words."""
+
+    starts_with: Sequence[str]  # the first words of the command, compared one by one
+    stdout: str = ""  # what it prints
+    stderr: str = ""  # what it complains about
+    exit_code: int = 0  # how it ends
+    # Called with the command and the board's folder, for a command that writes files.
+    does: Callable[[list[str], Path], object] | None = None
+
+
+@dataclass
+class ScriptedRunner:
+    """A board that is a folder on this machine and knows the commands it was told.
+
+    Files really move, into and out of ``folder``; absolute remote paths are taken inside it. The hub's own
+    housekeeping (run folders, content store) works for real. A command that no answer fits is an error that
+    lists the known ones. ``commands`` holds what was asked, in order.
+    """
+
+    folder: Path
+    answers: Sequence[Answer] = ()
+    commands: list[list[str]] = field(default_factory=list)
+
+    def run(
+        self, argv: Sequence[AnyPath], cwd: AnyPath | None = None, *, hide: bool = False, timeout_s: float | None = None
+    ) -> CommandResult:
+        """Answer a command from the script."""
+        words = [os.fspath(word) for word in argv]
+        if words[:2] == ["sh", "-c"] and words[3:4] == [BOARD_LABEL]:
+            return LocalCommandRunner().run(words, cwd, hide=hide, timeout_s=timeout_s)
+        self.commands.append(words)
+        for answer in self.answers:
+            if words[: len(answer.starts_with)] == list(answer.starts_with):
+                if answer.does is not None:
+                    answer.does(words, self.folder)
+                if answer.exit_code:
+                    raise CommandError(
+                        words, answer.exit_code, answer.stdout, answer.stderr, place="the scripted board"
+                    )
+                return CommandResult(answer.stdout, answer.stderr, 0)
+        expected = quoted_list(" ".join(answer.starts_with) for answer in self.answers)
+        raise ConfigError(f"The scripted board was not told what to do with {words}; it knows: {expected}.")
+
+    def put(self, local: AnyPath, remote: AnyPath) -> None:
+        """Copy into the board's folder."""
+        LocalCommandRunner().put(local, self.place(remote))
+
+    def get(self, remote: AnyPath, local: AnyPath) -> None:
+        """Copy out of the board's folder."""
+        LocalCommandRunner().get(self.place(remote), local)
+
+    def place(self, remote: AnyPath) -> Path:
+        """Return where a remote path is on this machine."""
+        path = Path(remote)
+        return path if path.is_relative_to(self.folder) else self.folder / str(path).lstrip("/")
+
+
+def scripted_device(
+    folder: Path,
+    answers: Sequence[Answer] = (),
+    *,
+    name: str = "board",
+    provider_type: str = "local",
+    **settings: Any,  # noqa: ANN401 - any further field of Device
+) -> Device:
+    """Return a device on a scripted board."""
+    runner = ScriptedRunner(folder, answers)
+    spec = settings.pop("spec", DeviceSpec(device_name="scripted board"))
+    return Device(name, runner, spec, provider_type, artifact_root=folder / "edgeproof", lease_dir=None, **settings)
+
+
+@contextlib.contextmanager
+def temporary_context(
+    devices: Sequence[Device] = (), *, project_name: str = "test", tracking: bool = True
+) -> Iterator[HubContext]:
+    """Open a context with a store of its own that is gone afterwards."""
+    with (
+        tempfile.TemporaryDirectory(prefix="edgeproof-test-") as home,
+        HubContext(project_name, devices, tracking, home=home) as ctx,
+    ):
+        yield ctx
 
 
 @dataclass(frozen=True)
@@ -64,10 +146,7 @@ def check_provider(
         **options: Keywords for ``run``.
 
     Returns:
-        The rules, all kept.
-
-    Raises:
-        ConformanceError: At least one is broken; every rule is listed.
+        The rules, all kept; a ``ConformanceError`` lists them where at least one is broken.
     """
     _check_subject(component, provider_type)
     bench = _Bench(component, provider_type.replace("-", "_"), args, tuple(devices), options)
@@ -106,7 +185,7 @@ def _check_subject(component: object, provider_type: str) -> None:
         raise ConfigError(f"check_provider takes an instance of a component, not {component!r}: write X().")
     kind = provider_type.replace("-", "_")
     if kind not in component.provider_types() and not load_provider(kind):
-        types = known(component.provider_types())
+        types = quoted_list(component.provider_types())
         raise ConfigError(f"{type(component).__name__} has no provider {provider_type!r}; it has: {types}.")
 
 
@@ -132,13 +211,12 @@ class _Bench:
         devices: tuple[Device, ...],
         options: dict[str, object],
     ) -> None:
-        self._component = component
-        self._type = provider_type
-        self._args = args
+        self._component, self._type = component, provider_type
+        self._args, self._options = args, options
         self._devices = devices
-        self._options = options
         self._home = Path(tempfile.mkdtemp(prefix="edgeproof-check-"))
-        self._inputs = {path: _content(path) for path in map(_as_path, args) if path is not None}
+        paths = [Path(value) for value in args if isinstance(value, str | Path)]
+        self._inputs = {path: _content(path) for path in paths if path.exists()}
         self._surroundings = (Path.cwd(), dict(os.environ))
         self._result: object = None
         self._run: Run | None = None
@@ -150,8 +228,7 @@ class _Bench:
         with HubContext("conformance", self._devices, home=self._home) as ctx:
             self._result = self._call(ctx, self._args)
         with Store(self._home) as store:
-            runs = store.runs()
-            own = [run for run in runs if run.parent_id is None]
+            own = [run for run in store.runs() if run.parent_id is None]
             _must(len(own) == 1, f"one call made {len(own)} top-level runs")
             self._run = store.run(own[0].id)
         _must(self._run.status is RunStatus.FINISHED, f"the run is {self._run.status}")
@@ -179,7 +256,7 @@ class _Bench:
 
     def logs_input(self) -> None:
         run = self._finished_run()
-        _must("input" in run.artifacts, f"it logged the artifacts {known(run.artifacts)}")
+        _must("input" in run.artifacts, f"it logged the artifacts {quoted_list(run.artifacts)}")
 
     def leaves_inputs(self) -> None:
         for path, before in self._inputs.items():
@@ -190,30 +267,20 @@ class _Bench:
         folder, environment = self._surroundings
         _must(Path.cwd() == folder, f"the working folder is now {Path.cwd()}")
         changed = {key for key in {*environment, *os.environ} if environment.get(key) != os.environ.get(key)}
-        _must(not changed, f"changed in the environment: {known(changed)}")
+        _must(not changed, f"changed in the environment: {quoted_list(changed)}")
 
     def works_untracked(self) -> None:
         with temporary_context(self._devices, tracking=False) as ctx:
             self._call(ctx, self._args)
 
     def keeps_runs_apart(self) -> None:
-        errors: list[BaseException] = []
         with temporary_context(self._devices) as ctx:
-
-            def work() -> None:
-                try:
-                    self._call(ctx, self._args)
-                except BaseException as error:  # noqa: BLE001 - carried to the checking thread
-                    errors.append(error)
-
-            threads = [threading.Thread(target=work) for _ in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            for error in errors:
+            with ThreadPoolExecutor(2) as threads:
+                calls = [threads.submit(self._call, ctx, self._args) for _ in range(2)]
+            for error in filter(None, (call.exception() for call in calls)):
                 raise _BrokenError(f"{type(error).__name__}: {error}") from error
-            runs = [run for run in _store_of(ctx).runs() if run.parent_id is None]
+            assert ctx.client.store is not None  # noqa: S101 - it tracks
+            runs = [run for run in ctx.client.store.runs() if run.parent_id is None]
             _must(len(runs) == 2, f"two calls made {len(runs)} runs")
             _must({run.status for run in runs} == {RunStatus.FINISHED}, f"runs ended {[run.status for run in runs]}")
 
@@ -257,17 +324,6 @@ class _Bench:
             # Names imported for type checkers only.
             declared = ComponentOutput
         return declared if isinstance(declared, type) else ComponentOutput
-
-
-def _store_of(ctx: HubContext) -> Store:
-    if ctx.client.store is None:
-        raise _BrokenError("the temporary context has no store")
-    return ctx.client.store
-
-
-def _as_path(value: object) -> Path | None:
-    path = Path(value) if isinstance(value, str | Path) else None
-    return path if path is not None and path.exists() else None
 
 
 def _content(path: Path) -> object:

@@ -1,12 +1,9 @@
 """Recording of runs: the client that writes, the store that keeps, the values that come back."""
 
 from embedl_hub.tracking._blobs import describe, folder_content, hash_file, walk_files
-from embedl_hub.tracking._bundle import Imported, export_bundle, import_bundle
-from embedl_hub.tracking._client import ActiveRun, Client, LabelledRuns
-from embedl_hub.tracking._collect import Collected, collect
+from embedl_hub.tracking._client import ActiveRun, Client, LabeledRuns
+from embedl_hub.tracking._export import Imported, export_bundle, import_bundle, write_table
 from embedl_hub.tracking._filter import check_filter, equal
-from embedl_hub.tracking._find import Page
-from embedl_hub.tracking._home import find_home
 from embedl_hub.tracking._journal import now_ms
 from embedl_hub.tracking._models import (
     ArtifactCarrier,
@@ -19,11 +16,20 @@ from embedl_hub.tracking._models import (
     Value,
 )
 from embedl_hub.tracking._receive import Arrived, Receiver
-from embedl_hub.tracking._redact import Redactor
-from embedl_hub.tracking._store import DeviceSummary, Lineage, ProjectSummary, Store, ValueNames, reindex
-from embedl_hub.tracking._table import write_table
+from embedl_hub.tracking._sql.find import Page
+from embedl_hub.tracking._store import (
+    Collected,
+    DeviceSummary,
+    Lineage,
+    ProjectSummary,
+    Store,
+    ValueNames,
+    collect,
+    find_home,
+    reindex,
+)
 from embedl_hub.tracking._uplink import Sent, Uplink, open_uplink
-from embedl_hub.tracking._values import check_file_name, check_name, plain_value, project_id
+from embedl_hub.tracking._values import Redactor, check_file_name, check_name, plain_value, project_id
 
 __all__ = [
     "ActiveRun",
@@ -33,7 +39,7 @@ __all__ = [
     "Collected",
     "DeviceSummary",
     "Imported",
-    "LabelledRuns",
+    "LabeledRuns",
     "Lineage",
     "LoggedArtifact",
     "LoggedMetric",

@@ -8,16 +8,20 @@ import os
 import secrets
 import shutil
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from embedl_hub.errors import ConfigError, TrackingError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _CHUNK_BYTES = 1 << 20
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,6 @@ class Content:
     size_bytes: int
     is_folder: bool = False
     files: tuple[tuple[str, str, int], ...] = ()
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def walk_files(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -69,8 +67,7 @@ def folder_content(files: tuple[tuple[str, str, int], ...]) -> Content:
 def describe(path: Path) -> Content:
     """Return the content of a file or folder without storing it."""
     if path.is_dir():
-        files = tuple((name, hash_file(file), file.stat().st_size) for name, file in walk_files(path))
-        return folder_content(files)
+        return folder_content(tuple((name, hash_file(file), file.stat().st_size) for name, file in walk_files(path)))
     if path.is_file():
         return Content(hash_file(path), path.stat().st_size)
     raise _nothing_to_log(path)
@@ -101,8 +98,15 @@ class Blobs:
             raise ConfigError(f"{path} holds the store itself ({self._root.parent}); log the folders beside it.")
         try:
             # Never write over what stands there: it may be a link to a stored content.
-            _remove(target)
-            return self._add_folder(path, target) if path.is_dir() else self._add_file(path, target)
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            else:
+                target.unlink(missing_ok=True)
+            if path.is_file():
+                return self._add_file(path, target)
+            contents = {name: self._add_file(file, target / name) for name, file in walk_files(path)}
+            target.mkdir(parents=True, exist_ok=True)
+            return folder_content(tuple((name, each.sha256, each.size_bytes) for name, each in contents.items()))
         except OSError as error:
             raise TrackingError(
                 f"{path} could not be stored in {self._root}: {error}. "
@@ -123,14 +127,6 @@ class Blobs:
             # No links on this file system: the second copy stays, nothing is lost.
             temporary.unlink(missing_ok=True)
 
-    def _add_folder(self, path: Path, target: Path) -> Content:
-        files = []
-        for name, file in walk_files(path):
-            content = self._add_file(file, target / name)
-            files.append((name, content.sha256, content.size_bytes))
-        target.mkdir(parents=True, exist_ok=True)
-        return folder_content(tuple(files))
-
     def _add_file(self, path: Path, target: Path) -> Content:
         content = self._store(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +142,6 @@ class Blobs:
             shutil.copyfile(self.path_of(sha256), target)
 
     def paths(self) -> Iterator[Path]:
-        """Yield every stored content."""
         yield from self._root.glob("??/*")
 
     def receive(self, source: IO[bytes], sha256: str) -> Content:
@@ -154,8 +149,7 @@ class Blobs:
         content = self._take_in(source, expected=sha256)
         if content.sha256 != sha256:
             raise TrackingError(
-                f"A content that should have the hash {sha256} has {content.sha256}; it was damaged on its way and "
-                "is not kept."
+                f"A content with the hash {sha256} arrived with {content.sha256}; damaged on its way, it is not kept."
             )
         return content
 
@@ -174,10 +168,7 @@ class Blobs:
         # Another size under this hash is a file that a power failure cut short; storing it again mends it.
         if blob.exists() and blob.stat().st_size == (size := path.stat().st_size):
             return Content(sha256, size)
-        return self._copy_in(path)
-
-    def _copy_in(self, path: Path) -> Content:
-        """Copy and hash in one pass, so that a file that changes meanwhile is stored under its true hash."""
+        # Copied and hashed in one pass, so that a file that changes meanwhile is stored under its true hash.
         with path.open("rb") as source:
             return self._take_in(source)
 
@@ -191,24 +182,8 @@ class Blobs:
                     digest.update(chunk)
                     copy.write(chunk)
                     size += len(chunk)
-                if self._durable:
-                    copy.flush()
-                    os.fsync(copy.fileno())
-            if expected not in {None, digest.hexdigest()}:
-                temporary.unlink()
-                return Content(digest.hexdigest(), size)
-            temporary.chmod(0o444)
-            blob = self.path_of(digest.hexdigest())
-            blob.parent.mkdir(exist_ok=True)
-            temporary.replace(blob)
-        except BaseException:
+            if expected in {None, digest.hexdigest()}:
+                self.move_in(temporary, digest.hexdigest())
+        finally:
             temporary.unlink(missing_ok=True)
-            raise
         return Content(digest.hexdigest(), size)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -1,7 +1,6 @@
 """The tracking client: what runs are alive here, and what they log.
 
-``log_*`` on the client goes to the run that is active in the calling thread; ``log_*`` on an
-:class:`ActiveRun` goes to that run from any thread.
+``log_*`` on the client goes to the run that is active in the calling thread; on an :class:`ActiveRun`, from any thread.
 """
 
 from __future__ import annotations
@@ -14,25 +13,33 @@ import socket
 import tempfile
 import threading
 import traceback as traceback_module
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from embedl_hub.errors import ConfigError, TrackingError, known
+from embedl_hub.errors import ConfigError, TrackingError, quoted_list
 from embedl_hub.tracking._journal import FORMAT, has_ended, is_detached, new_run_id, now_ms
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus, RunType
-from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sink import Indexer, MemorySink, Sink, StoreSink
-from embedl_hub.tracking._values import check_file_name, check_name, encodable, plain_value, whole_step, without_nuls
+from embedl_hub.tracking._values import (
+    Redactor,
+    check_file_name,
+    check_name,
+    encodable,
+    plain_value,
+    whole_step,
+    without_nuls,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from embedl_hub.tracking._models import ArtifactCarrier
     from embedl_hub.tracking._store import Store
     from embedl_hub.tracking._uplink import Uplink
 
 _LONGEST_TEXT = 100_000
+_HOST = socket.gethostname()
+Source: TypeAlias = str | os.PathLike[str] | LoggedArtifact
 
 
 class ActiveRun:
@@ -45,10 +52,10 @@ class ActiveRun:
         self._redactor = redactor
         self._lock = threading.RLock()
         self._seq = seq
-        self._params: dict[str, LoggedParam] = {}
-        self._metrics: list[LoggedMetric] = []
-        self._tags: dict[str, str] = {}
-        self._artifacts: dict[str, LoggedArtifact] = {}
+        self._params = dict(run.params)
+        self._metrics = list(run.metrics)
+        self._tags = dict(run.tags)
+        self._artifacts = dict(run.artifacts)
         self._ended = False
         self._process = os.getpid()
 
@@ -72,19 +79,15 @@ class ActiveRun:
     def log_param(self, name: str, value: object) -> LoggedParam:
         """Record a parameter; a second value under the same name replaces the first."""
         param = self._param(name, value)
-        self._check_process()
-        with self._lock:
-            self._check_alive()
-            self._write_all([_param_facts(param)])
+        with self._alive():
+            self._write("param", name=name, value=param.value)
             self._params[name] = param
         return param
 
     def log_metric(self, name: str, value: float, step: int | None = None) -> LoggedMetric:
         """Record a number; give ``step`` to make a series."""
         metric = _metric(name, value, step)
-        self._check_process()
-        with self._lock:
-            self._check_alive()
+        with self._alive():
             self._write_all([_metric_facts(metric)])
             self._metrics.append(metric)
         return metric
@@ -105,14 +108,14 @@ class ActiveRun:
         new_params = {name: self._param(name, value) for name, value in (params or {}).items()}
         new_metrics = [_metric(*metric) for metric in metrics]
         new_tags = {name: self._tag(name, value) for name, value in (tags or {}).items()}
-        facts = [_param_facts(param) for param in new_params.values()]
-        facts += [_metric_facts(metric) for metric in new_metrics]
-        facts += [{"kind": "tag", "name": name, "value": text} for name, text in new_tags.items()]
+        facts: list[Mapping[str, object]] = [
+            *({"kind": "param", "name": param.name, "value": param.value} for param in new_params.values()),
+            *map(_metric_facts, new_metrics),
+            *({"kind": "tag", "name": name, "value": text} for name, text in new_tags.items()),
+        ]
         if not facts:
             return
-        self._check_process()
-        with self._lock:
-            self._check_alive()
+        with self._alive():
             self._write_all(facts)
             self._params |= new_params
             self._metrics += new_metrics
@@ -121,18 +124,12 @@ class ActiveRun:
     def log_tag(self, name: str, value: object) -> None:
         """Record a label to find the run by; a second value replaces the first."""
         text = self._tag(name, value)
-        self._check_process()
-        with self._lock:
-            self._check_alive()
+        with self._alive():
             self._write("tag", name=name, value=text)
             self._tags[name] = text
 
     def log_artifact(
-        self,
-        source: str | os.PathLike[str] | LoggedArtifact,
-        name: str | None = None,
-        file_name: str | None = None,
-        ctx: ArtifactCarrier | None = None,
+        self, source: Source, name: str | None = None, file_name: str | None = None, ctx: ArtifactCarrier | None = None
     ) -> LoggedArtifact:
         """Record a file or folder, or an artifact of another run; its content is kept once.
 
@@ -152,30 +149,22 @@ class ActiveRun:
         name, file_name = name or own_name, file_name or own_name
         check_file_name("artifact name", name)
         check_file_name("file name", file_name)
-        self._check_process()
-        with self._lock:
-            self._check_alive()
+        with self._alive():
             return self._keep(path, name, file_name)
 
     def _keep(self, path: Path, name: str, file_name: str) -> LoggedArtifact:
         if name in self._artifacts:
             raise ConfigError(
                 f"This run already has an artifact {name!r} ({self._artifacts[name].file_name}); "
-                f"log the second one under another name. Logged so far: {known(self._artifacts)}."
+                f"log the second one under another name. Logged so far: {quoted_list(self._artifacts)}."
             )
         content, place = self._sink.keep(path, name, file_name)
         artifact = LoggedArtifact(
             name, file_name, content.size_bytes, content.sha256, content.is_folder, self.id, local_path=place
         )
-        record: dict[str, Any] = {
-            "name": name,
-            "file_name": file_name,
-            "sha256": content.sha256,
-            "size_bytes": content.size_bytes,
-        }
-        if content.is_folder:
-            record["files"] = [list(file) for file in content.files]
-        self._write("artifact", **record)
+        facts = {"name": name, "file_name": file_name, "sha256": content.sha256, "size_bytes": content.size_bytes}
+        files = {"files": [list(file) for file in content.files]} if content.is_folder else {}
+        self._write("artifact", **facts, **files)
         self._artifacts[name] = artifact
         return artifact
 
@@ -197,16 +186,6 @@ class ActiveRun:
                 self._ended = True
                 self._sink.close()
 
-    @classmethod
-    def of(cls, run: Run, sink: Sink, redactor: Redactor, *, seq: int) -> ActiveRun:
-        """Return a run that goes on with everything it has."""
-        active = cls(run, sink, redactor, seq=seq)
-        active._params = dict(run.params)
-        active._metrics = list(run.metrics)
-        active._tags = dict(run.tags)
-        active._artifacts = dict(run.artifacts)
-        return active
-
     def let_go(self) -> None:
         """Leave the run to whoever attaches to it next."""
         with self._lock:
@@ -221,17 +200,18 @@ class ActiveRun:
         given = {key: value for key, value in facts.items() if value is not None}
         self._write("start", format=FORMAT, time_ms=self._run.started_ms, **given)
 
-    def _check_alive(self) -> None:
-        if self._ended:
-            raise TrackingError(f"Run {self.id} has ended; nothing more can be logged to it.")
-
-    def _check_process(self) -> None:
-        """Refuse a forked child, before it waits for a lock that a thread of its parent may hold."""
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Hold the run for writing; refuse a forked child before it waits for a lock that its parent may hold."""
         if self._process != os.getpid():
             raise TrackingError(
                 f"Run {self.id} belongs to process {self._process}; this is process {os.getpid()}, forked from it. "
                 "Log to a run of its own: `with ctx.client.start_run(...)`."
             )
+        with self._lock:
+            if self._ended:
+                raise TrackingError(f"Run {self.id} has ended; nothing more can be logged to it.")
+            yield
 
     def _param(self, name: str, value: object) -> LoggedParam:
         check_name("parameter name", name)
@@ -266,11 +246,7 @@ def _metric_facts(metric: LoggedMetric) -> dict[str, object]:
     return {"kind": "metric", "name": metric.name, "value": plain, "step": metric.step, "time_ms": metric.time_ms}
 
 
-def _param_facts(param: LoggedParam) -> dict[str, object]:
-    return {"kind": "param", "name": param.name, "value": param.value}
-
-
-class LabelledRuns:
+class LabeledRuns:
     """The runs that a block of one thread started, with the tags that they were given."""
 
     def __init__(self, tags: Mapping[str, object]) -> None:
@@ -291,11 +267,7 @@ class Client:
     """
 
     def __init__(
-        self,
-        project: str,
-        store: Store | None = None,
-        redactor: Redactor | None = None,
-        uplink: Uplink | None = None,
+        self, project: str, store: Store | None = None, redactor: Redactor | None = None, uplink: Uplink | None = None
     ) -> None:
         check_name("project name", project)
         self.project = project
@@ -320,10 +292,6 @@ class Client:
             )
         return stack[-1]
 
-    def has_run(self) -> bool:
-        """Tell whether a run is active in this thread."""
-        return bool(self._stack())
-
     @contextlib.contextmanager
     def start_run(
         self,
@@ -343,9 +311,9 @@ class Client:
         run = self._begin(parent_id=stack[-1].id if stack else None, **facts)
         stack.append(run)
         try:
-            if (labelled := self._labelled()) is not None and len(stack) == 1:
-                labelled.started.append(run)
-                run.log_batch(tags=labelled.tags)
+            if (labeled := self._labeled()) is not None and len(stack) == 1:
+                labeled.started.append(run)
+                run.log_batch(tags=labeled.tags)
             yield run
         except BaseException as error:
             # The one place, besides translation at a library's edge, that sees every exception: it goes on unchanged.
@@ -366,17 +334,17 @@ class Client:
             self._alive.discard(run)
 
     @contextlib.contextmanager
-    def labelling(self, tags: Mapping[str, object]) -> Iterator[LabelledRuns]:
+    def labeling(self, tags: Mapping[str, object]) -> Iterator[LabeledRuns]:
         """Give these tags to every run that this thread starts in the block, parts of another run left out.
 
         Yields what lists those runs: whoever calls a component learns which run it made, also when it failed.
         """
-        before, labelled = self._labelled(), LabelledRuns(tags)
-        self._active.labelled = labelled
+        before, labeled = self._labeled(), LabeledRuns(tags)
+        self._active.labeled = labeled
         try:
-            yield labelled
+            yield labeled
         finally:
-            self._active.labelled = before
+            self._active.labeled = before
 
     def start_detached(self, run_type: RunType | str = RunType.CUSTOM, name: str | None = None) -> str:
         """Start a run that no process holds, and return its id: it goes on until :meth:`attach` finishes it."""
@@ -393,19 +361,18 @@ class Client:
         """Log to a run that :meth:`start_detached` began, from any process; others wait their turn."""
         if self.store is None or self._indexer is None:
             raise TrackingError("A run is attached to in a store: open the context with tracking.")
-        found = self.store.run(run_id)
-        sink = StoreSink.attach(self.store, self._indexer, found.id, self._uplink)
+        recorded = self.store.run(run_id)
+        sink = StoreSink(self.store, self._indexer, recorded.id, self._uplink, attached=True)
         try:
             records = sink.records()
             if not is_detached(records):
-                why = f"is {found.status}" if has_ended(records) else "belongs to the process that started it"
+                why = f"is {recorded.status}" if has_ended(records) else "belongs to the process that started it"
                 raise TrackingError(
-                    f"Run {found.id} {why}; values can be logged to a run that `embedl-hub run start` began and that "
-                    "has not been finished."
+                    f"Run {recorded.id} {why}; values can be logged to a run that `embedl-hub run start` began and "
+                    "that has not been finished."
                 )
             # Another command may have written since the index was read.
-            run = ActiveRun.of(self.store.run(found.id), sink, self.redactor, seq=records[-1]["seq"] + 1)
-            yield run
+            yield ActiveRun(self.store.run(recorded.id), sink, self.redactor, seq=records[-1]["seq"] + 1)
         finally:
             sink.close()
 
@@ -422,11 +389,7 @@ class Client:
         self.run.log_tag(name, value)
 
     def log_artifact(
-        self,
-        source: str | os.PathLike[str] | LoggedArtifact,
-        name: str | None = None,
-        file_name: str | None = None,
-        ctx: ArtifactCarrier | None = None,
+        self, source: Source, name: str | None = None, file_name: str | None = None, ctx: ArtifactCarrier | None = None
     ) -> LoggedArtifact:
         """Record a file, a folder or another run's artifact on this thread's run."""
         return self.run.log_artifact(source, name, file_name, ctx)
@@ -445,7 +408,7 @@ class Client:
 
     def _facts(self, run_type: RunType | str, name: str | None, **texts: str | None) -> dict[str, Any]:
         if str(run_type) not in RunType.__members__:
-            raise ConfigError(f"There is no run type {str(run_type)!r}; known: {known(RunType)}.")
+            raise ConfigError(f"There is no run type {str(run_type)!r}; known: {quoted_list(RunType)}.")
         texts = {"type": str(run_type), "name": name or str(run_type).lower(), **texts}
         for what, text in texts.items():
             if text is not None:
@@ -470,15 +433,9 @@ class Client:
                 scratch = self._scratch[os.getpid()] = Path(tempfile.mkdtemp(prefix="edgeproof-"))
         return Path(tempfile.mkdtemp(dir=scratch))
 
-    def _labelled(self) -> LabelledRuns | None:
-        return getattr(self._active, "labelled", None)
+    def _labeled(self) -> LabeledRuns | None:
+        return getattr(self._active, "labeled", None)
 
     def _stack(self) -> list[ActiveRun]:
-        try:
-            stack: list[ActiveRun] = self._active.stack
-        except AttributeError:
-            stack = self._active.stack = []
+        stack: list[ActiveRun] = self._active.__dict__.setdefault("stack", [])
         return stack
-
-
-_HOST = socket.gethostname()

@@ -7,20 +7,19 @@
     model = '9f3c'                                      a content of the run, by the beginning of its hash
     metrics.accuracy is null or archived = true
 
-This file only understands the words; what they mean in SQL is in _find.
+This file only understands the words; what they mean in SQL is in _sql/find.py.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from embedl_hub.errors import ConfigError, known
+from embedl_hub.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+Parsed = TypeVar("Parsed")
 Literal = str | float | bool
 
 TEXTS = ("id", "name", "project", "type", "status", "device", "component", "provider", "parent", "error")
@@ -56,30 +55,6 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Compare:
-    """A field against a value."""
-
-    field: Field
-    sign: str
-    value: Literal
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """A field against several values."""
-
-    field: Field
-    values: tuple[Literal, ...]
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A field that the run does not have."""
-
-    field: Field
-
-
-@dataclass(frozen=True)
 class Not:
     """The opposite."""
 
@@ -87,20 +62,27 @@ class Not:
 
 
 @dataclass(frozen=True)
-class AllOf:
-    """Every part holds; with no parts, always."""
+class Compare:
+    """A field against a value; with the sign ``is null``, whether the run does not have it."""
 
-    parts: tuple[Condition, ...]
+    field: Field
+    sign: str
+    value: Literal = True
 
 
 @dataclass(frozen=True)
-class AnyOf:
-    """At least one part holds."""
+class Joined:
+    """Parts that hold all with ``and``, which none do always, or at least one with ``or``."""
 
-    parts: tuple[Condition, ...]
+    word: str
+    parts: tuple[Condition, ...] = ()
 
 
-Condition = Compare | OneOf | Missing | Not | AllOf | AnyOf
+Condition = Compare | Not | Joined
+
+
+def missing(field: Field) -> Compare:
+    return Compare(field, "is null")
 
 
 def parse(text: str) -> Condition:
@@ -120,7 +102,7 @@ def check_filter(text: str) -> None:
 def named_fields(condition: Condition) -> set[Field]:
     """Return the parameters, metrics and tags that a filter speaks of."""
     match condition:
-        case AllOf(parts=parts) | AnyOf(parts=parts):
+        case Joined(parts=parts):
             return {field for part in parts for field in named_fields(part)}
         case Not(part=part):
             return named_fields(part)
@@ -129,7 +111,6 @@ def named_fields(condition: Condition) -> set[Field]:
 
 
 def parse_field(text: str) -> Field:
-    """Return the field that a word names."""
     field = _Parser(text).only_field()
     if field.group in {"error", "archived", "model", "artifacts"}:
         raise ConfigError(f"Runs cannot be ordered by {field}.")
@@ -140,63 +121,58 @@ def parse_field(text: str) -> Field:
 class _Token:
     kind: str
     text: str
-    at: int
+    start: int
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
+        self._next = self._depth = 0
+        self._tokens: list[_Token] = []
         self._tokens = list(self._split(text))
-        self._next = 0
-        self._depth = 0
 
     def whole(self) -> Condition:
-        if not self._tokens:
-            return AllOf(())
-        condition = self._either()
-        self._expect_end()
-        return condition
+        return self._until_end(self._any_of) if self._tokens else Joined("and")
 
     def only_field(self) -> Field:
-        field = self._field()
-        self._expect_end()
-        return field
+        return self._until_end(self._field)
 
-    def _split(self, text: str) -> Sequence[_Token]:
-        tokens, at = [], 0
-        end = len(text.rstrip())
-        while at < end:
-            match = _TOKEN.match(text, at)
+    def _until_end(self, read: Callable[[], Parsed]) -> Parsed:
+        parsed = read()
+        if self._peek() is not None:
+            raise self._wrong("'and', 'or' or the end is expected here")
+        return parsed
+
+    def _split(self, text: str) -> Iterator[_Token]:
+        start, end = 0, len(text.rstrip())
+        while start < end:
+            match = _TOKEN.match(text, start)
             if match is None:
-                raise self._wrong(at, "this cannot be read")
+                raise self._wrong("this cannot be read", start)
             if (word := match.group("word")) and f"{word}s" in GROUPS and text[match.end() : match.end() + 1] == ".":
-                raise self._wrong(match.start("word"), f"the group is called {word}s: {word}s.NAME")
+                raise self._wrong(f"the group is called {word}s: {word}s.NAME", match.start("word"))
             kind = str(match.lastgroup)
-            tokens.append(_Token(kind, match.group(kind), match.start(kind)))
-            at = match.end()
-        return tokens
+            yield _Token(kind, match.group(kind), match.start(kind))
+            start = match.end()
 
-    def _either(self) -> Condition:
-        parts = [self._both()]
-        while self._take_word("or"):
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else AnyOf(tuple(parts))
+    def _any_of(self) -> Condition:
+        return self._joined("or", lambda: self._joined("and", self._term))
 
-    def _both(self) -> Condition:
-        parts = [self._one()]
-        while self._take_word("and"):
-            parts.append(self._one())
-        return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+    def _joined(self, word: str, read: Callable[[], Condition]) -> Condition:
+        parts = [read()]
+        while self._take("word", word):
+            parts.append(read())
+        return parts[0] if len(parts) == 1 else Joined(word, tuple(parts))
 
-    def _one(self) -> Condition:
+    def _term(self) -> Condition:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise ConfigError(f"The filter is nested more than {_DEEPEST} deep.")
         try:
-            if self._take_word("not"):
-                return Not(self._one())
-            if self._take_sign("("):
-                condition = self._either()
+            if self._take("word", "not"):
+                return Not(self._term())
+            if self._take("sign", "("):
+                condition = self._any_of()
                 self._need_sign(")")
                 return condition
             return self._comparison()
@@ -205,48 +181,43 @@ class _Parser:
 
     def _comparison(self) -> Condition:
         field = self._field()
-        if self._take_word("is"):
-            negated = self._take_word("not")
-            if not self._take_word("null"):
-                raise self._wrong(self._at(), "'null' is expected after 'is' or 'is not'")
-            return Not(Missing(field)) if negated else Missing(field)
-        negated = self._take_word("not")
-        if self._take_word("in"):
-            condition: Condition = OneOf(field, self._list())
+        if self._take("word", "is"):
+            negated = self._take("word", "not")
+            if not self._take("word", "null"):
+                raise self._wrong("'null' is expected after 'is' or 'is not'")
+            return Not(missing(field)) if negated else missing(field)
+        negated = self._take("word", "not")
+        if self._take("word", "in"):
+            condition = Joined("or", tuple(Compare(field, "=", value) for value in self._list()))
             return Not(condition) if negated else condition
         token = self._peek()
         sign = _SIGNS.get(token.text, token.text) if token and token.kind == "sign" else ""
         if negated or sign not in _COMPARISONS:
-            raise self._wrong(self._at(), f"one of {' '.join(_COMPARISONS)}, 'in' or 'is null' is expected here")
+            raise self._wrong(f"one of {' '.join(_COMPARISONS)}, 'in' or 'is null' is expected here")
         self._next += 1
         return Compare(field, sign, self._literal())
 
     def _list(self) -> tuple[Literal, ...]:
         self._need_sign("(")
         values = [self._literal()]
-        while self._take_sign(","):
+        while self._take("sign", ","):
             values.append(self._literal())
         self._need_sign(")")
         return tuple(values)
 
     def _field(self) -> Field:
-        token = self._peek()
-        if token is not None and token.kind == "field":
-            self._next += 1
-            group, _, name = token.text.partition(".")
-            if name[0] in '"`':
-                name = name[1:-1].replace('""', '"')
-            return Field(group, name)
-        if token is not None and token.kind == "word" and token.text in (*TEXTS, *TIMES, *OTHERS):
-            self._next += 1
-            return Field(token.text)
-        fields = ", ".join((*TEXTS, *TIMES, *OTHERS, *(f"{group}.NAME" for group in GROUPS)))
-        raise self._wrong(self._at(), f"a field is expected here; there are: {fields}")
+        token, plain = self._peek(), (*TEXTS, *TIMES, *OTHERS)
+        if token is None or not (token.kind == "field" or (token.kind == "word" and token.text in plain)):
+            fields = ", ".join((*plain, *(f"{group}.NAME" for group in GROUPS)))
+            raise self._wrong(f"a field is expected here; there are: {fields}")
+        self._next += 1
+        group, _, name = token.text.partition(".")
+        return Field(group, name[1:-1].replace('""', '"') if name.startswith(('"', "`")) else name)
 
     def _literal(self) -> Literal:
         token = self._peek()
         if token is None or token.kind not in {"number", "text", "word"}:
-            raise self._wrong(self._at(), "a value is expected here: a number, 'text', true or false")
+            raise self._wrong("a value is expected here: a number, 'text', true or false")
         self._next += 1
         if token.kind == "number":
             return float(token.text)
@@ -255,38 +226,28 @@ class _Parser:
             return token.text[1:-1].replace(quote * 2, quote)
         if token.text.lower() in {"true", "false"}:
             return token.text.lower() == "true"
-        raise self._wrong(token.at, f"text is written in quotation marks: '{token.text}'")
+        raise self._wrong(f"text is written in quotation marks: '{token.text}'", token.start)
 
     def _peek(self) -> _Token | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None
 
-    def _at(self) -> int:
+    def _take(self, kind: str, text: str) -> bool:
         token = self._peek()
-        return len(self._text) if token is None else token.at
-
-    def _take_word(self, word: str) -> bool:
-        token = self._peek()
-        found = token is not None and token.kind == "word" and token.text.lower() == word
-        self._next += found
-        return found
-
-    def _take_sign(self, sign: str) -> bool:
-        token = self._peek()
-        found = token is not None and token.kind == "sign" and token.text == sign
-        self._next += found
-        return found
+        is_next = token is not None and token.kind == kind and token.text.lower() == text
+        self._next += is_next
+        return is_next
 
     def _need_sign(self, sign: str) -> None:
-        if not self._take_sign(sign):
-            raise self._wrong(self._at(), f"{sign!r} is expected here")
+        if not self._take("sign", sign):
+            raise self._wrong(f"{sign!r} is expected here")
 
-    def _expect_end(self) -> None:
-        if self._peek() is not None:
-            raise self._wrong(self._at(), "'and', 'or' or the end is expected here")
-
-    def _wrong(self, at: int, why: str) -> ConfigError:
+    def _wrong(self, why: str, start: int | None = None) -> ConfigError:
+        """Return the error for a place in the text: the next token's, if none is given."""
+        token = self._peek()
+        if start is None:
+            start = len(self._text) if token is None else token.start
         return ConfigError(
-            f"The filter cannot be understood at {self._text[at : at + 30]!r} (character {at + 1} of "
+            f"The filter cannot be understood at {self._text[start : start + 30]!r} (character {start + 1} of "
             f"{self._text!r:.200}): {why}. An example: metrics.latency < 5 and tags.stage = 'ci'"
         )
 
@@ -295,11 +256,3 @@ def equal(group: str, value: str, *, name: str = "") -> str:
     """Return the words for a field that equals a text, whatever either holds: ``tags."stage" = 'ci'``."""
     field, quoted = Field(group, name.replace('"', '""')), value.replace("'", "''")
     return f"{field} = '{quoted}'"
-
-
-def check_word(what: str, word: str, words: Sequence[str]) -> str:
-    """Return a word in the spelling the store keeps, or say which there are."""
-    for spelling in words:
-        if spelling.upper() == word.upper():
-            return spelling
-    raise ConfigError(f"There is no {what} {word!r}; known: {known(words)}.")

@@ -1,29 +1,26 @@
 """What must be at rest when the process forks.
 
-SQLite keeps its file locks per process and remembers them in memory: a child that inherits an open
-connection, even one it never touches, believes it holds locks that it does not, and what it writes may
-go to a file that its parent has deleted. So connections are closed before a fork and opened again on
-first use, on both sides.
+SQLite keeps its file locks per process and remembers them in memory: a child that inherits an open connection, even one
+it never touches, believes it holds locks that it does not, and what it writes may go to a file that its parent has
+deleted. So connections are closed before a fork and opened again on first use, on both sides.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
-from typing import Protocol
 
 
-class ForkAware(Protocol):
+class ForkAware:
     """Something that prepares for a fork and settles after it."""
 
     def before_fork(self) -> None:
         """Come to rest; hold what nobody may touch until the fork is over."""
-        ...
 
     def after_fork(self, *, in_child: bool) -> None:
         """Go on, in the parent or in the child."""
-        ...
 
 
 _watched: weakref.WeakSet[ForkAware] = weakref.WeakSet()
@@ -53,12 +50,8 @@ def _after(*, in_child: bool) -> None:
         _forking.release()
 
 
-def _after_in_parent() -> None:
-    _after(in_child=False)
-
-
-def _after_in_child() -> None:
-    _after(in_child=True)
-
-
-os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+os.register_at_fork(
+    before=_before,
+    after_in_parent=functools.partial(_after, in_child=False),
+    after_in_child=functools.partial(_after, in_child=True),
+)

@@ -2,7 +2,7 @@
 
 A logged value is acknowledged once its line is written here, so a killed process loses nothing; the
 database is an index that can be rebuilt from these files alone. While a run is alive its process holds
-a lock on the file; the kernel drops the lock with the process, and that is how a dead run is recognised.
+a lock on the file; the kernel drops the lock with the process, and that is how a dead run is recognized.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import json
 import os
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from embedl_hub.tracking import _fork
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Record = dict[str, Any]
 
@@ -38,11 +36,10 @@ def new_run_id() -> str:
 
 
 def encode(record: Record) -> bytes:
-    """Return the record as one line."""
     return _to_json(record).encode("utf-8", "surrogatepass") + b"\n"
 
 
-class Journal:
+class Journal(_fork.ForkAware):
     """Writes the manifest of a run that is alive in this process."""
 
     def __init__(self, path: Path, *, durable: bool, wait_s: float = 0.0) -> None:
@@ -68,13 +65,9 @@ class Journal:
             os.fsync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file and its lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def before_fork(self) -> None:
-        """Nothing to do: the file has no state of its own."""
 
     def after_fork(self, *, in_child: bool) -> None:
         """Leave the run to the parent: a child that kept the file would keep a dead parent's run alive."""
@@ -99,12 +92,7 @@ def read(path: Path) -> list[Record]:
 
 
 def bury(path: Path, end: Record) -> list[Record] | None:
-    """Finish the manifest of a dead run and return its records; None while its process lives.
-
-    Args:
-        path: The manifest.
-        end: The end record to append if the run has none; its ``seq`` is filled in here.
-    """
+    """Finish the manifest of a dead run, with this end if it has none, and return its records; None while it lives."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from embedl_hub.errors import TrackingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
     from embedl_hub.paths import RemotePath
 
 Value: TypeAlias = str | int | float | bool | list["Value"] | dict[str, "Value"] | None
@@ -61,32 +60,21 @@ class ArtifactCarrier(Protocol):
 
     def bring_here(self, artifact: LoggedArtifact) -> Path:
         """Return a path on this machine that holds the artifact."""
-        ...
 
     def send_to(self, artifact: LoggedArtifact, device_name: str) -> RemotePath:
         """Return a path on the device that holds the artifact."""
-        ...
 
 
 @dataclass(frozen=True)
 class LoggedArtifact:
-    """A file or folder that a run read or wrote, known by its content.
+    """A file or folder that a run read or wrote, known by its content."""
 
-    Attributes:
-        name: What the run calls it: ``input``, ``path``, ``output_file`` or any other name.
-        file_name: The name of the file or folder itself.
-        size_bytes: Its size; of a folder, of all files in it.
-        sha256: The hash of its content; of a folder, of its sorted listing of names and hashes.
-        is_folder: Whether it is a folder.
-        run_id: The run that logged it.
-    """
-
-    name: str
-    file_name: str
-    size_bytes: int
-    sha256: str
-    is_folder: bool = False
-    run_id: str = ""
+    name: str  # what the run calls it: ``input``, ``path``, ``output_file`` or any other name
+    file_name: str  # the name of the file or folder itself
+    size_bytes: int  # its size; of a folder, of all files in it
+    sha256: str  # the hash of its content; of a folder, of its sorted listing of names and hashes
+    is_folder: bool = False  # whether it is a folder
+    run_id: str = ""  # the run that logged it
     local_path: Path | None = field(default=None, compare=False)
     remote_paths: Mapping[str, RemotePath] = field(default_factory=dict, compare=False)
 

@@ -7,19 +7,18 @@ be behind the truth: the server knows what it has, and sending again changes not
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from embedl_hub.tracking import _journal
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from embedl_hub.tracking._journal import Record
     from embedl_hub.tracking._store import Store
 
 _MARK_BYTES = 128
@@ -29,16 +28,10 @@ _BATCH_RECORDS = 1000
 
 @dataclass(frozen=True)
 class Piece:
-    """Records in a row, as the manifest has them.
-
-    Attributes:
-        lines: The records as bytes.
-        records: The same, read.
-        ends: Where in the manifest each ends.
-    """
+    """Records in a row as the manifest has them: as bytes, read, and where in the file each ends."""
 
     lines: tuple[bytes, ...] = ()
-    records: tuple[Record, ...] = ()
+    records: tuple[_journal.Record, ...] = ()
     ends: tuple[int, ...] = ()
 
 
@@ -51,7 +44,7 @@ class Mark:
         self._manifest = manifest
         self.run_id = path.name
         self.last, self._offset, self.has_ended = self._read()
-        self.project = self._project()
+        self._project = ""
 
     def next_piece(self) -> Piece:
         """Return records that are still to be sent; none when there are none now."""
@@ -67,20 +60,17 @@ class Mark:
         return Piece()
 
     def _new_of(self, text: bytes) -> Piece:
-        found: list[tuple[bytes, Record, int]] = []
-        at, after = self._offset, self.last
+        batch: list[tuple[bytes, _journal.Record, int]] = []
+        end, after = self._offset, self.last
         for line in text.split(b"\n")[:-1]:
-            at += len(line) + 1
+            end += len(line) + 1
             record = _journal.decode(line)
             if record is not None and record["seq"] > after:
                 after = record["seq"]
-                found.append((line, record, at))
-                if len(found) == _BATCH_RECORDS:
+                batch.append((line, record, end))
+                if len(batch) == _BATCH_RECORDS:
                     break
-        if not found:
-            return Piece()
-        lines, records, ends = zip(*found, strict=True)
-        return Piece(lines, records, ends)
+        return Piece(*zip(*batch, strict=True)) if batch else Piece()
 
     def advance(self, piece: Piece, last: int) -> None:
         """Write down that the server has the records up to a number."""
@@ -96,33 +86,26 @@ class Mark:
         self._write()
 
     def refuse(self, reason: str) -> None:
-        """Write down why the server will not take the run."""
         refusal_of(self._path).write_text(reason, encoding="utf-8")
 
     def remove(self) -> None:
         """The server has everything."""
         refusal_of(self._path).unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
-        self.release()
+        self.close()
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Leave the run to whoever comes next."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _project(self) -> str:
-        try:
-            with self._manifest.open("rb") as file:
-                first = _journal.decode(file.readline())
-        except FileNotFoundError:
-            first = None
-        return str((first or {}).get("project", ""))
-
     def learn_project(self) -> str:
         """Return the run's project; empty before its first record."""
-        self.project = self.project or self._project()
-        return self.project
+        if not self._project:
+            with contextlib.suppress(FileNotFoundError), self._manifest.open("rb") as file:
+                self._project = str((_journal.decode(file.readline()) or {}).get("project", ""))
+        return self._project
 
     def _read(self) -> tuple[int, int, bool]:
         try:
@@ -153,23 +136,18 @@ class Outbox:
 
     def waiting(self) -> list[str]:
         """Return the runs that have something to be sent and nobody who is sending it."""
-        found = []
+        waiting = []
         for run_id in self.run_ids():
-            mark = self.hold(run_id)
-            if mark is not None:
+            if (mark := self.hold(run_id)) is not None:
                 if mark.next_piece().records:
-                    found.append(run_id)
-                mark.release()
-        return found
+                    waiting.append(run_id)
+                mark.close()
+        return waiting
 
     def refusals(self) -> dict[str, str]:
         """Return the runs that the server will not take, with the reasons."""
-        found = {}
-        for run_id in self.run_ids():
-            refusal = refusal_of(self._folder / run_id)
-            if refusal.exists():
-                found[run_id] = refusal.read_text(encoding="utf-8")
-        return found
+        files = {run_id: refusal_of(self._folder / run_id) for run_id in self.run_ids()}
+        return {run_id: file.read_text(encoding="utf-8") for run_id, file in files.items() if file.exists()}
 
     def forget_refusals(self) -> None:
         """Try refused runs once more."""
@@ -206,5 +184,4 @@ def _whole_lines(file: IO[bytes], offset: int) -> bytes:
 
 
 def refusal_of(mark: Path) -> Path:
-    """Return the file that says why a run was refused."""
     return mark.with_name(f"{mark.name}.refused")

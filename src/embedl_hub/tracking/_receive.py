@@ -1,7 +1,7 @@
 """Runs that go on elsewhere: their records arrive in pieces, some twice, and are written down once.
 
-The manifest says how far a run has come; the index follows it. A record that is here already is compared and
-passed over, one that leaves a hole is not taken, so any piece may be sent again at any time.
+The manifest says how far a run has come; the index follows it. A record that is here already is compared and passed
+over, one that leaves a hole is not taken, so any piece may be sent again at any time.
 """
 
 from __future__ import annotations
@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import TrackingError
 from embedl_hub.tracking import _journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from embedl_hub.tracking._journal import Record
     from embedl_hub.tracking._store import Store
 
 _LOCKS = 256
@@ -30,21 +28,13 @@ _LARGEST_MANIFEST = 1 << 30
 
 @dataclass(frozen=True)
 class Arrived:
-    """How far a run has come, and why not further.
+    """How far a run has come, and why not further."""
 
-    Attributes:
-        last: The number of its last record here; -1 when there is none.
-        has_hole: Records before the ones sent are missing.
-        differs: A record sent is not the one that is here under its number.
-        waits: The record that was not admitted; those after it wait with it.
-        is_full: The run has logged as much as there is room for.
-    """
-
-    last: int
-    has_hole: bool = False
-    differs: bool = False
-    waits: Record | None = None
-    is_full: bool = False
+    last: int  # the number of its last record here; -1 when there is none
+    has_hole: bool = False  # records before the ones sent are missing
+    differs: bool = False  # A record sent is not the one that is here under its number
+    waits: _journal.Record | None = None  # the record that was not admitted; those after it wait with it
+    is_full: bool = False  # the run has logged as much as there is room for
 
 
 @dataclass(frozen=True)
@@ -89,14 +79,12 @@ class Receiver:
         with self._locks[hash(run_id) % _LOCKS]:
             yield
 
-    def append(self, run_id: str, after: int, records: Sequence[Record], admit: Callable[[Record], bool]) -> Arrived:
-        """Write records down.
+    def append(
+        self, run_id: str, after: int, records: Sequence[_journal.Record], admit: Callable[[_journal.Record], bool]
+    ) -> Arrived:
+        """Write records down that are in order and checked, and follow the record ``after``; -1 at the start.
 
-        Args:
-            run_id: Whose they are.
-            after: The number of the record before them; -1 at the start.
-            records: In order, checked.
-            admit: Asked about each new record just before it is written; False leaves it and the rest out.
+        ``admit`` is asked about each new record just before it is written; False leaves it and the rest out.
         """
         with self._store.translated(), self.holding(run_id):
             tail = self._tail(run_id)
@@ -111,10 +99,7 @@ class Receiver:
             return self._take(run_id, tail, records, new, admit)
 
     def catch_up(self, since_ns: int) -> int:
-        """Bring what manifests got since a moment into the index, and return how many there were.
-
-        A server that was killed may have written a manifest and not the index.
-        """
+        """Bring manifests written since a moment into the index, as a killed server may not have; return how many."""
         count = 0
         with self._store.translated():
             for manifest in self._store.home.glob(f"runs/[!.]*/{_journal.MANIFEST_NAME}"):
@@ -127,9 +112,9 @@ class Receiver:
         self,
         run_id: str,
         tail: _Tail,
-        records: Sequence[Record],
-        new: Sequence[Record],
-        admit: Callable[[Record], bool],
+        records: Sequence[_journal.Record],
+        new: Sequence[_journal.Record],
+        admit: Callable[[_journal.Record], bool],
     ) -> Arrived:
         folder, manifest = self._store.run_dir(run_id), self._store.manifest(run_id)
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +132,8 @@ class Receiver:
             if taken:
                 journal.append(*taken)
                 journal.sync()
-                self._remember(run_id, manifest, taken[-1]["seq"], tail.project or taken[0].get("project"))
+                project = tail.project or taken[0].get("project")
+                self._keep(run_id, _Tail(_signature(manifest), taken[-1]["seq"], project))
         except BaseException:
             if manifest.stat().st_size == 0:
                 # A run that never began leaves nothing behind.
@@ -159,11 +145,10 @@ class Receiver:
         self._store.apply({run_id: [record for record in records if record["seq"] <= last]} if last >= 0 else {})
         return Arrived(last, waits=waits)
 
-    def _agree(self, run_id: str, tail: _Tail, records: Sequence[Record]) -> bool:
+    def _agree(self, run_id: str, tail: _Tail, records: Sequence[_journal.Record]) -> bool:
         again = [record for record in records if record["seq"] <= tail.last]
-        if not again:
-            return True
-        here = {record["seq"]: record for record in _journal.read(self._store.manifest(run_id))}
+        manifest = _journal.read(self._store.manifest(run_id)) if again else []
+        here = {record["seq"]: record for record in manifest}
         return all(here.get(record["seq"]) == record for record in again)
 
     def _tail(self, run_id: str) -> _Tail:
@@ -179,9 +164,6 @@ class Receiver:
         if not records:
             return _EMPTY
         return self._keep(run_id, _Tail(signature, records[-1]["seq"], records[0].get("project")))
-
-    def _remember(self, run_id: str, manifest: Path, last: int, project: str | None) -> None:
-        self._keep(run_id, _Tail(_signature(manifest), last, project))
 
     def _keep(self, run_id: str, tail: _Tail) -> _Tail:
         if len(self._tails) >= _MOST_REMEMBERED:

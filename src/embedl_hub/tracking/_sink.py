@@ -6,24 +6,22 @@ A sink serves one run. It is told each record once, in order, and is the only th
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import stat
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from embedl_hub.errors import TrackingError
+from embedl_hub.tracking import _fork
 from embedl_hub.tracking._blobs import Content, describe, hash_file
-from embedl_hub.tracking._journal import MANIFEST_NAME, Journal, read
+from embedl_hub.tracking._journal import MANIFEST_NAME, Journal, Record, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from embedl_hub.tracking._journal import Record
     from embedl_hub.tracking._store import Store
     from embedl_hub.tracking._uplink import Uplink
 
@@ -39,30 +37,31 @@ class Sink(Protocol):
 
     def write(self, *records: Record) -> None:
         """Keep records, all or none of them; when this returns they are acknowledged."""
-        ...
 
     def keep(self, path: Path, name: str, file_name: str) -> tuple[Content, Path]:
         """Keep a file or folder and return its content and where it is from now on."""
-        ...
 
     def work_dir(self) -> Path:
         """Return the run's scratch folder, made on first use."""
-        ...
 
     def close(self) -> None:
         """End the run's stay; everything acknowledged is findable afterwards."""
-        ...
 
 
-class Indexer:
+class Indexer(_fork.ForkAware):
     """Brings acknowledged records into the index in batches, for all runs of a client at once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._start_empty()
+        _fork.watch(self)
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Start anew in a child: it has no such thread, and the queue is its parent's to write."""
+        if in_child:
+            self._start_empty()
 
     def _start_empty(self) -> None:
-        self._owner = os.getpid()
         self._pending: dict[str, list[Record]] = defaultdict(list)
         self._count = 0
         self._lock = threading.Lock()
@@ -73,7 +72,6 @@ class Indexer:
 
     def add(self, run_id: str, record: Record) -> None:
         """Queue a record that its manifest already holds."""
-        self._be_own()
         with self._lock:
             self._pending[run_id].append(record)
             self._count += 1
@@ -90,7 +88,6 @@ class Indexer:
 
     def flush(self) -> None:
         """Bring everything queued into the index now."""
-        self._be_own()
         with self._flushing:
             with self._lock:
                 batch, self._pending = self._pending, defaultdict(list)
@@ -108,8 +105,6 @@ class Indexer:
                 raise
 
     def close(self) -> None:
-        """Flush and stop."""
-        self._be_own()
         self._stop.set()
         self._something.set()
         if self._thread is not None:
@@ -128,11 +123,6 @@ class Indexer:
                 # Nobody is here to hear it; the flush at the end of the run raises it where it can be acted on.
                 self._something.set()
 
-    def _be_own(self) -> None:
-        # A forked child has no such thread, its locks may be held by nobody, and the queue is its parent's to write.
-        if self._owner != os.getpid():
-            self._start_empty()
-
 
 @dataclass(frozen=True)
 class _Work:
@@ -144,12 +134,14 @@ class _Work:
     sure: bool
 
     def is_unchanged(self) -> bool:
-        """Tell whether the file still holds what was logged."""
         return _signature(self.path) == self.signature and (self.sure or hash_file(self.path) == self.sha256)
 
 
 class StoreSink:
-    """A run in a store: its manifest first, then the index."""
+    """A run in a store: its manifest first, then the index.
+
+    An ``attached`` one goes on with a run that is there; it waits while another process writes to it.
+    """
 
     def __init__(
         self, store: Store, indexer: Indexer, run_id: str, uplink: Uplink | None = None, *, attached: bool = False
@@ -163,41 +155,31 @@ class StoreSink:
         if uplink is not None:
             uplink.add(run_id)
         with store.translated():
-            if attached:
-                self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable, wait_s=_ATTACH_WAIT_S)
-                return
-            self._folder.mkdir(parents=True)
+            if not attached:
+                self._folder.mkdir(parents=True)
             try:
-                # A rebuild of the index may look at the new file before we hold it; it lets go at once.
+                # A new file too: a rebuild of the index may look at it before we hold it; it lets go at once.
                 self._journal = Journal(self._folder / MANIFEST_NAME, durable=store.durable, wait_s=_ATTACH_WAIT_S)
             except OSError:
-                self._folder.rmdir()
+                if not attached:
+                    self._folder.rmdir()
                 raise
 
-    @classmethod
-    def attach(cls, store: Store, indexer: Indexer, run_id: str, uplink: Uplink | None = None) -> StoreSink:
-        """Go on with a run that is in the store; waits while another process writes to it."""
-        return cls(store, indexer, run_id, uplink, attached=True)
-
     def records(self) -> list[Record]:
-        """Return everything the manifest holds."""
         return read(self._folder / MANIFEST_NAME)
 
     def write(self, *records: Record) -> None:
         if records[0]["kind"] == "start":
             self._start(records[0])
         else:
-            self._append(*records)
+            try:
+                self._journal.append(*records)
+            except OSError as error:
+                raise self._store.unusable(error) from error
+            for record in records:
+                self._indexer.add(self._run_id, record)
         if self._uplink is not None:
             self._uplink.notify()
-
-    def _append(self, *records: Record) -> None:
-        try:
-            self._journal.append(*records)
-        except OSError as error:
-            raise self._store.unusable(error) from error
-        for record in records:
-            self._indexer.add(self._run_id, record)
 
     def _start(self, record: Record) -> None:
         """Write the first record through to the index: recovery starts from its rows."""

@@ -1,46 +1,39 @@
 """The index of all runs and the folders it stands for.
 
-Facts come from the runs' manifests (see _journal); the database only makes them quick to find. Applying the
-same records twice changes nothing, so recovery and reindexing need no bookkeeping of their own.
+Facts come from the runs' manifests (see _journal); the database only makes them quick to find. Applying records twice
+changes nothing, so recovery and reindexing need no bookkeeping of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import json
-import math
+import os
 import shutil
 import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+import platformdirs
 
 from embedl_hub.errors import StoreUnusableError, TrackingError
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
-from embedl_hub.tracking._database import open_database
 from embedl_hub.tracking._filter import named_fields, parse
-from embedl_hub.tracking._find import LARGEST_PAGE, Finder, Page, Query, run_columns, run_of
-from embedl_hub.tracking._migrations import LONGEST_INDEXED, MIGRATIONS
-from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus
-from embedl_hub.tracking._pool import Pool
-from embedl_hub.tracking._rows import TABLES, apply_to_run, files_of, remove_run
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from embedl_hub.tracking._database import Connection
-    from embedl_hub.tracking._journal import Record
+from embedl_hub.tracking._models import Run, RunStatus
+from embedl_hub.tracking._sql import rows
+from embedl_hub.tracking._sql.database import Connection, Pool, open_database
+from embedl_hub.tracking._sql.find import LARGEST_PAGE, Finder, Page, Query
+from embedl_hub.tracking._sql.migrations import MIGRATIONS
 
 DATABASE_NAME = "hub.db"
 SERVED_NAME = "served"
 _AFTER_ALL = 2**53
-_ALL = "1 = 1"
-_RUN_TABLES = "run CROSS JOIN project"
-_IS_INPUT = "CASE WHEN {0}.name IN ('input', 'reference') OR substr({0}.name, 1, 6) = 'input_' THEN 1 ELSE 0 END"
-"""Names under which a run logs what it read (``input_data``, ``input_2`` ...); everything else it made."""
+_YOUNG_S = 3600.0
+ENVIRONMENT_VARIABLE = "EMBEDL_HUB_HOME"
+PROJECT_FOLDER = ".embedl"
 
 
 @dataclass(frozen=True)
@@ -63,29 +56,22 @@ class DeviceSummary:
 
 
 @dataclass(frozen=True)
+class Lineage:
+    """The runs that made what a run read and that read what it made, the run it is a part of, and its own parts."""
+
+    made_from: tuple[Run, ...] = ()
+    used_by: tuple[Run, ...] = ()
+    parent: Run | None = None
+    parts: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True)
 class ValueNames:
     """What the runs of a project logged: the columns a table can have."""
 
     params: tuple[str, ...]
     metrics: tuple[str, ...]
     tags: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """Where a run stands among others, by the contents they share.
-
-    Attributes:
-        made_from: Runs that made what this one read.
-        used_by: Runs that read what this one made.
-        parent: The run that this one is a part of.
-        parts: The runs that are parts of this one.
-    """
-
-    made_from: tuple[Run, ...] = ()
-    used_by: tuple[Run, ...] = ()
-    parent: Run | None = None
-    parts: tuple[Run, ...] = ()
 
 
 class Store:
@@ -99,12 +85,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        home: str | os.PathLike[str],
-        *,
-        durable: bool = False,
-        database: str | None = None,
-        recovers: bool = True,
+        self, home: str | os.PathLike[str], *, durable: bool = False, database: str | None = None, recovers: bool = True
     ) -> None:
         self.home = Path(home).absolute()
         self.durable = durable
@@ -112,7 +93,7 @@ class Store:
         self._recovers = recovers
         self._database = open_database(database, self.home / DATABASE_NAME, durable=durable)
         self._pool = Pool(self._database, lambda: TrackingError(f"The store {self.home} is not open."))
-        self._only: tuple[str, ...] | None = None
+        self._scope = rows.Scope()
 
     def __enter__(self) -> Self:
         self.open()
@@ -145,7 +126,7 @@ class Store:
     def check(self) -> None:
         """Raise StoreUnusableError unless the index answers and may be written."""
         with self._transaction() as connection:
-            connection.execute("SELECT count(*) FROM project").fetchone()
+            rows.check(connection)
 
     @property
     def is_served(self) -> bool:
@@ -158,9 +139,9 @@ class Store:
             (self.home / SERVED_NAME).touch()
 
     def for_projects(self, names: Iterable[str]) -> Store:
-        """Return the same store as if it held these projects only; close the first one, not this."""
-        view = copy.copy(self)
-        view._only = tuple(names)  # noqa: SLF001 - same class
+        """Return the same store as if it held only these of the projects it shows; close the first one, not this."""
+        view, shown = copy.copy(self), self._scope.projects
+        view._scope = rows.Scope(tuple(name for name in names if shown is None or name in shown))  # noqa: SLF001 - same class
         return view
 
     def run_dir(self, run_id: str) -> Path:
@@ -171,16 +152,16 @@ class Store:
         """Return the manifest of a run."""
         return self.run_dir(run_id) / _journal.MANIFEST_NAME
 
-    def apply(self, records: Mapping[str, Iterable[Record]]) -> None:
+    def apply(self, records: Mapping[str, Iterable[_journal.Record]]) -> None:
         """Bring manifest records of any number of runs into the index, in one transaction."""
         with self._transaction() as connection:
             for run_id, of_run in records.items():
-                apply_to_run(connection, self.manifest(run_id), list(of_run))
+                rows.apply_to_run(connection, self.manifest(run_id), list(of_run))
 
     def recover(self) -> list[str]:
         """Mark runs whose process died, keep everything they logged, and return their ids."""
         with self._reading() as connection:
-            alive = [run_id for (run_id,) in connection.execute("SELECT id FROM run WHERE status = 'RUNNING'")]
+            alive = rows.run_ids(connection, RunStatus.RUNNING.value)
         recovered = {}
         for run_id in alive:
             try:
@@ -200,17 +181,16 @@ class Store:
 
         Run folders copied in from another home are taken up, their artifacts included.
         """
-        found: dict[str, list[Record]] = {}
+        found: dict[str, list[_journal.Record]] = {}
         with self._transaction() as connection:
             # Inside the transaction, so that what other processes write meanwhile comes after it and not under it.
             for folder in sorted(self.home.glob("runs/*/")):
                 records = self._records_of(folder / _journal.MANIFEST_NAME)
                 if records and records[0]["kind"] == "start":
                     found[folder.name] = records
-            for table in TABLES:
-                connection.execute(f"DELETE FROM {table}")  # noqa: S608 - a fixed list of our own tables
+            rows.clear(connection)
             for run_id, records in found.items():
-                apply_to_run(connection, self.manifest(run_id), records)
+                rows.apply_to_run(connection, self.manifest(run_id), records)
         with self.translated():
             for run_id, records in found.items():
                 self.adopt_artifacts(run_id, records)
@@ -236,15 +216,14 @@ class Store:
             limit: At most so many, up to 500.
             offset: Pass over so many first; ``after`` is quicker.
         """
-        with self._reading() as connection:
-            finder = Finder(connection, self._database.words)
-            return finder.page(Query(where, order, archived, self._only), after=after, limit=limit, offset=offset)
+        query = Query(where, order, archived, self._scope.projects)
+        with self._finding() as finder:
+            return finder.page(query, after=after, limit=limit, offset=offset)
 
     def runs(self, where: str = "", *, order: str = "-started", archived: bool | None = False) -> list[Run]:
         """Return all runs that meet the conditions, as :meth:`find` gives them by the page."""
-        runs: list[Run] = []
         page = self.find(where, order=order, archived=archived, limit=LARGEST_PAGE)
-        runs += page.runs
+        runs = [*page.runs]
         while page.after is not None:
             page = self.find(where, order=order, archived=archived, limit=LARGEST_PAGE, after=page.after)
             runs += page.runs
@@ -256,114 +235,70 @@ class Store:
         Made for many at once: they come with their tags and last metrics, without artifacts, and of their parameters
         only with those named.
         """
-        with self._reading() as connection:
-            finder = Finder(connection, self._database.words)
-            return finder.tagged(name, values, params=params, projects=self._only)
+        with self._finding() as finder:
+            return finder.tagged(name, values, params=params, projects=self._scope.projects)
 
     def count(self, where: str = "", *, archived: bool | None = False) -> int:
         """Return how many runs meet the conditions."""
-        with self._reading() as connection:
-            return Finder(connection, self._database.words).count(Query(where, archived=archived, projects=self._only))
+        with self._finding() as finder:
+            return finder.count(Query(where, archived=archived, projects=self._scope.projects))
 
     def unknown_names(self, where: str) -> list[str]:
         """Return the parameters, metrics and tags of a filter that no run has: most likely slips of the pen."""
-        unknown = []
         with self._reading() as connection:
-            for field in sorted(named_fields(parse(where)), key=str):
-                indexed = "latest = 1" if field.group == "metrics" else f"length(value) <= {LONGEST_INDEXED}"
-                statement = f"SELECT 1 FROM {field.group[:-1]} WHERE name = ? AND {indexed} LIMIT 1"  # noqa: S608 - our own tables
-                if connection.execute(statement, (field.name,)).fetchone() is None:
-                    unknown.append(f"{field.group}.{field.name}")
-        return unknown
+            fields = sorted(named_fields(parse(where)), key=str)
+            return [f"{field.group}.{field.name}" for field in fields if not rows.is_logged(connection, field)]
 
     def projects(self) -> list[ProjectSummary]:
         """Return all projects by name."""
-        # One short walk of an index for each project, not one over all runs.
-        condition, names = self._in_sight("project.name")
-        statement = f"""SELECT name, (SELECT count(*) FROM run WHERE run.project = project.key),
-            (SELECT started_ms FROM run WHERE run.project = project.key ORDER BY id DESC LIMIT 1)
-            FROM project WHERE {condition} ORDER BY name"""  # noqa: S608 - our own words
         with self._reading() as connection:
-            return [ProjectSummary(*row) for row in connection.execute(statement, names)]
+            return [ProjectSummary(*row) for row in rows.projects(connection, self._scope)]
 
     def devices(self) -> list[DeviceSummary]:
         """Return the devices that runs were made on, by name."""
-        condition, names = self._in_sight("project.name")
-        statement = f"""SELECT device, count(*), sum(CASE WHEN status = 'FAILED' THEN 1 ELSE 0 END), max(started_ms)
-            FROM run WHERE device IS NOT NULL AND run.project IN (SELECT key FROM project WHERE {condition})
-            GROUP BY device ORDER BY device"""  # noqa: S608 - our own words
         with self._reading() as connection:
-            return [DeviceSummary(row[0], row[1], int(row[2]), row[3]) for row in connection.execute(statement, names)]
+            return [DeviceSummary(*row) for row in rows.devices(connection, self._scope)]
 
     def value_names(self, project: str | None = None, *, newest: int = 1000) -> ValueNames:
         """Return the names under which the newest runs logged values."""
-        condition, names_in_sight = self._in_sight("name")
-        if project is not None:
-            condition, names_in_sight = f"{condition} AND name = ?", (*names_in_sight, project)
-        only = "" if condition == _ALL else f"WHERE project IN (SELECT key FROM project WHERE {condition})"  # noqa: S608 - our own words
-        recent = f"(SELECT key FROM run {only} ORDER BY id DESC LIMIT ?)"  # noqa: S608 - our own words
-        values = (*names_in_sight, newest)
         with self._reading() as connection:
-            names = [
-                tuple(
-                    name
-                    for (name,) in connection.execute(
-                        f"SELECT DISTINCT name FROM {table} WHERE run IN {recent} ORDER BY name",  # noqa: S608 - our own tables
-                        values,
-                    )
-                )
-                for table in ("param", "metric", "tag")
-            ]
-        return ValueNames(*names)
+            return ValueNames(*rows.value_names(connection, self._scope, project, newest))
 
     def run(self, run_id: str) -> Run:
         """Return one run with everything it logged; an unambiguous beginning of the id is enough."""
-        condition, names = self._in_sight("project.name")
-        query = (
-            f"SELECT {run_columns()} FROM {_RUN_TABLES} WHERE project.key = run.project AND {condition} "  # noqa: S608 - fixed words
-            "AND run.id >= ? AND run.id < ? ORDER BY run.id LIMIT 5"
-        )
         with self._reading() as connection:
-            values = (*names, run_id, run_id + "\U0010ffff")
-            rows = connection.execute(query, values).fetchall() if run_id else []
-            rows = [row for row in rows if row[1] == run_id] or rows
-            if len(rows) != 1:
-                which = f"are several runs ({', '.join(row[1] for row in rows)} ...)" if rows else "is no run"
+            found = rows.runs_starting_with(connection, self._scope, run_id)
+            if len(found) != 1:
+                which = f"are several runs ({', '.join(str(row[1]) for row in found)} ...)" if found else "is no run"
                 raise TrackingError(
                     f"There {which} with an id starting with {run_id!r} in {self.home}; "
                     "`embedl-hub run list` shows the ids."
                 )
-            return self._with_values(connection, rows[0])
+            return rows.with_values(connection, found[0], self.artifact_path)
 
     def lineage(self, run_id: str) -> Lineage:
         """Return the runs that a run was made from and that use what it made."""
-        ids = f"""SELECT DISTINCT other_run.id FROM artifact AS own
-            CROSS JOIN artifact AS other CROSS JOIN run AS other_run CROSS JOIN run AS own_run
-            WHERE own_run.id = ? AND own.run = own_run.key AND other.sha256 = own.sha256
-            AND other.run <> own.run AND other_run.key = other.run
-            AND {_IS_INPUT.format("own")} = ? AND {_IS_INPUT.format("other")} = ? ORDER BY other_run.id"""  # noqa: S608 - our own words
         with self._reading() as connection:
-            made_from = [row[0] for row in connection.execute(ids, (run_id, 1, 0))]
-            used_by = [row[0] for row in connection.execute(ids, (run_id, 0, 1))]
-            parts = connection.execute("SELECT id FROM run WHERE parent_id = ? ORDER BY id", (run_id,)).fetchall()
-            parent = connection.execute("SELECT parent_id FROM run WHERE id = ?", (run_id,)).fetchone()
-            found = (
-                self._known(connection, [other for other in made_from if other < run_id]),
-                self._known(connection, [other for other in used_by if other > run_id]),
-                self._known(connection, [parent[0]] if parent else []),
-                self._known(connection, [part for (part,) in parts]),
+            made_from, used_by, parent, parts = (
+                tuple(
+                    rows.with_values(connection, row, self.artifact_path)
+                    for other in ids
+                    for row in rows.runs_starting_with(connection, self._scope, other)
+                    if row[1] == other
+                )
+                for ids in rows.relatives(connection, run_id)
             )
-            return Lineage(found[0], found[1], next(iter(found[2]), None), found[3])
+            return Lineage(made_from, used_by, next(iter(parent), None), parts)
 
     def archive(self, run_id: str, *, archived: bool = True) -> None:
-        """Put a finished run aside, or back: it stays, and lists leave it out."""
+        """Archive a finished run, or restore it: it stays, and lists leave it out."""
         self.annotate(run_id, {"kind": "archive", "archived": archived})
 
     def label(self, run_id: str, name: str, value: str) -> None:
         """Give a finished run a tag."""
         self.annotate(run_id, {"kind": "tag", "name": name, "value": value})
 
-    def annotate(self, run_id: str, record: Record) -> None:
+    def annotate(self, run_id: str, record: _journal.Record) -> None:
         """Add a record to a run that has ended."""
         with self.translated(), self._owned(run_id) as journal:
             records = _journal.read(self.manifest(run_id))
@@ -386,13 +321,13 @@ class Store:
                     shutil.rmtree(gone, ignore_errors=True)
                     folder.rename(gone)
             with self._transaction() as connection:
-                remove_run(connection, run.id)
+                rows.remove_run(connection, run.id)
             shutil.rmtree(gone, ignore_errors=True)
             # There is nothing left to send to any server.
             for mark in self.home.glob(f"outbox/*/{run.id}*"):
                 mark.unlink(missing_ok=True)
 
-    def manifests(self) -> Iterator[tuple[str, list[Record]]]:
+    def manifests(self) -> Iterator[tuple[str, list[_journal.Record]]]:
         """Yield every run folder's id with its records."""
         for folder in sorted(self.home.glob("runs/[!.]*/")):
             yield folder.name, _journal.read(folder / _journal.MANIFEST_NAME)
@@ -400,16 +335,13 @@ class Store:
     def folders_without_a_run(self) -> list[Path]:
         """Return the folders in ``runs/`` that the index does not know: their manifests could not be read."""
         with self._reading() as connection:
-            indexed = {run_id for (run_id,) in connection.execute("SELECT id FROM run")}
+            indexed = set(rows.run_ids(connection))
         return [folder for folder in sorted(self.home.glob("runs/[!.]*/")) if folder.name not in indexed]
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows per table."""
         with self._reading() as connection:
-            return {
-                table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608 - fixed list
-                for table in reversed(TABLES)
-            }
+            return rows.counts(connection)
 
     def artifact_path(self, run_id: str, name: str, file_name: str) -> Path:
         """Return where a run's artifact is, inside its run folder."""
@@ -423,60 +355,18 @@ class Store:
             if record["kind"] == "artifact" and "files" in record
         }
 
-    def adopt_artifacts(self, run_id: str, records: list[Record]) -> None:
+    def adopt_artifacts(self, run_id: str, records: list[_journal.Record]) -> None:
         """Take the artifacts of a run folder that came from elsewhere into the contents."""
         folder = self.run_dir(run_id).resolve()
         for record in records:
             if record["kind"] != "artifact":
                 continue
             place = self.artifact_path(run_id, record["name"], record["file_name"])
-            for name, sha256 in files_of(record):
+            for name, sha256 in rows.files_of(record):
                 path = place / name
                 # A folder from elsewhere may hold links and names that lead out of it; those are left alone.
                 if not self.blobs.path_of(sha256).exists() and path.is_file() and folder in path.resolve().parents:
                     self.blobs.adopt(path)
-
-    def _with_values(self, connection: Connection, row: tuple[object, ...]) -> Run:
-        key, run_id = row[0], str(row[1])
-        params = connection.execute("SELECT name, value FROM param WHERE run = ? ORDER BY name", (key,))
-        tags = connection.execute("SELECT name, value FROM tag WHERE run = ? ORDER BY name", (key,))
-        metrics = connection.execute("SELECT name, value, step, time_ms FROM metric WHERE run = ? ORDER BY seq", (key,))
-        artifacts = connection.execute(
-            "SELECT name, file_name, size_bytes, sha256, is_folder FROM artifact WHERE run = ? ORDER BY name", (key,)
-        )
-        return run_of(
-            row,
-            params={name: LoggedParam(name, json.loads(value)) for name, value in params},
-            tags=dict(tags.fetchall()),
-            metrics=tuple(
-                LoggedMetric(name, math.nan if value is None else value, step, time_ms)
-                for name, value, step, time_ms in metrics
-            ),
-            artifacts={
-                name: LoggedArtifact(
-                    name, file_name, size, sha256, bool(is_folder), run_id,
-                    local_path=self.artifact_path(run_id, name, file_name),
-                )
-                for name, file_name, size, sha256, is_folder in artifacts
-            },
-        )  # fmt: skip
-
-    def _known(self, connection: Connection, run_ids: Iterable[str | None]) -> tuple[Run, ...]:
-        """Return those of the runs that there are, as far as they are in sight."""
-        condition, names = self._in_sight("project.name")
-        statement = f"SELECT 1 FROM {_RUN_TABLES} WHERE project.key = run.project AND {condition} AND run.id = ?"  # noqa: S608 - our own words
-        return tuple(
-            self.run(run_id)
-            for run_id in run_ids
-            if run_id is not None and connection.execute(statement, (*names, run_id)).fetchone()
-        )
-
-    def _in_sight(self, column: str) -> tuple[str, tuple[str, ...]]:
-        """Return the condition that a project's name may be seen here, with its values."""
-        if self._only is None:
-            return _ALL, ()
-        marks = ", ".join("?" * len(self._only))
-        return (f"{column} IN ({marks})" if marks else "1 = 0"), self._only
 
     @contextlib.contextmanager
     def _owned(self, run_id: str) -> Iterator[_journal.Journal]:
@@ -492,7 +382,7 @@ class Store:
         finally:
             journal.close()
 
-    def _records_of(self, manifest: Path) -> list[Record]:
+    def _records_of(self, manifest: Path) -> list[_journal.Record]:
         if not self._recovers or self.is_served:
             return _journal.read(manifest)
         try:
@@ -510,7 +400,7 @@ class Store:
             applied = self._version(connection)
             with self._database.committed(connection):
                 for migration in MIGRATIONS[applied:]:
-                    migration(connection, self._database.words)
+                    migration(connection, self._database.dialect)
                 self._database.set_version(connection, len(MIGRATIONS))
             return applied == 0
 
@@ -527,6 +417,11 @@ class Store:
     def _reading(self) -> Iterator[Connection]:
         with self.translated(), self._pool.lend() as connection:
             yield connection
+
+    @contextlib.contextmanager
+    def _finding(self) -> Iterator[Finder]:
+        with self._reading() as connection:
+            yield Finder(connection, self._database.dialect)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -574,7 +469,7 @@ def reindex(home: Path) -> int:
         return store.reindex()
 
 
-def _end_of_dead_run(manifest: Path) -> Record:
+def _end_of_dead_run(manifest: Path) -> _journal.Record:
     """Return the end of a run whose process did not write one; it ended when it last wrote."""
     try:
         last_sign_ms = manifest.stat().st_mtime_ns // 1_000_000
@@ -586,3 +481,49 @@ def _end_of_dead_run(manifest: Path) -> Record:
         "status": RunStatus.KILLED.value,
         "error": f"The process ended without finishing the run (noticed on {socket.gethostname()}).",
     }
+
+
+def find_home(explicit: str | os.PathLike[str] | None = None) -> Path:
+    """Return the store's folder; nothing is created."""
+    if (given := explicit if explicit is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None) is not None:
+        return Path(given).expanduser().absolute()
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / PROJECT_FOLDER).is_dir():
+            return folder / PROJECT_FOLDER
+    return Path(platformdirs.user_data_dir("edgeproof"))
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was removed, or would be."""
+
+    files: int
+    size_bytes: int
+    kept_young: int  # how many were left because they came within the last hour: their run may be being written
+    dry_run: bool
+
+
+def collect(store: Store, *, dry_run: bool = False, young_s: float = _YOUNG_S) -> Collected:
+    """Remove the contents of an open store that no run folder refers to and that are older than ``young_s``."""
+    used = {
+        sha256
+        for _, records in store.manifests()
+        for record in records
+        if record["kind"] == "artifact"
+        for _, sha256 in rows.files_of(record)
+    }
+    files = size = young = 0
+    for path in store.blobs.paths():
+        facts = path.stat()
+        # A second link is a run folder's, also of a run whose record is still to be written.
+        if path.name in used or facts.st_nlink > 1:
+            continue
+        if _journal.now_ms() / 1000 - facts.st_ctime < young_s:
+            young += 1
+            continue
+        files += 1
+        size += facts.st_size
+        if not dry_run:
+            path.unlink()
+    return Collected(files, size, young, dry_run)

@@ -6,28 +6,25 @@ nothing but time: the runs stay in the outbox and go with the next client, or wi
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedl_hub.credentials import find_server
+from embedl_hub.credentials import Server, find_server
 from embedl_hub.errors import TrackingError
 from embedl_hub.tracking import _fork
-from embedl_hub.tracking._outbox import Mark, Outbox
-from embedl_hub.tracking._rows import files_of
+from embedl_hub.tracking._outbox import Mark, Outbox, Piece
+from embedl_hub.tracking._sql.rows import files_of
 from embedl_hub.tracking._values import project_id
 from embedl_hub.tracking._wire import NotAllowedError, RefusedError, UnreachableError, Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from embedl_hub.credentials import Server
-    from embedl_hub.tracking._outbox import Piece
     from embedl_hub.tracking._store import Store
 
 _LOG = logging.getLogger("embedl_hub")
@@ -42,13 +39,7 @@ _MOST_TRIES = 50
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of the runs that were to be sent.
-
-    Attributes:
-        runs: How many the server has now whole.
-        waiting: How many are still to be sent.
-        refused: The runs that the server will not take, with the reasons.
-    """
+    """How many runs the server has now whole, how many still wait, and those it will not take, with the reasons."""
 
     runs: int
     waiting: int
@@ -72,7 +63,6 @@ class _Sender:
         self.wire = Wire(server)
 
     def send(self, mark: Mark) -> None:
-        """Send all there is of a run now."""
         while (piece := mark.next_piece()).records:
             self._send_piece(mark, piece)
 
@@ -86,7 +76,7 @@ class _Sender:
         except RefusedError as error:
             if error.code != "hole":
                 raise
-            mark.go_back(int(error.details.get("last", -1)))
+            mark.go_back(error.last)
             return
         data = answer.get("data", {})
         mark.advance(piece, int(data["last"]))
@@ -103,11 +93,10 @@ class _Sender:
             start = int(headers.get("upload-offset", 0))
             with path.open("rb") as file:
                 file.seek(start)
-                bytes_ = file.read(_PIECE_BYTES)
-            range_ = f"{start}-{start + len(bytes_) - 1}" if bytes_ else "*"
-            ranged = {"Content-Range": f"bytes {range_}/{size}"}
+                chunk = file.read(_PIECE_BYTES)
+            sent = f"{start}-{start + len(chunk) - 1}" if chunk else "*"
             try:
-                _, headers = self.wire.ask("PUT", address, bytes_, ranged)
+                self.wire.ask("PUT", address, chunk, {"Content-Range": f"bytes {sent}/{size}"})
             except RefusedError as error:
                 if error.code != "wrong_offset":
                     raise
@@ -117,14 +106,14 @@ class _Sender:
         for record in piece.records:
             if record["kind"] == "artifact":
                 place = self._store.artifact_path(run_id, record["name"], record["file_name"])
-                for inner, hash_ in files_of(record):
-                    for path in (self._store.blobs.path_of(sha256), place / inner):
-                        if hash_ == sha256 and path.is_file():
-                            return path
-        raise RefusedError(f"The content {sha256} is gone from {self._store.home}.", status=0, code="gone", details={})
+                inner = [name for name, own_hash in files_of(record) if own_hash == sha256]
+                for path in (self._store.blobs.path_of(sha256), *(place / name for name in inner)):
+                    if inner and path.is_file():
+                        return path
+        raise RefusedError(f"The content {sha256} is gone from {self._store.home}.", code="gone")
 
 
-class Uplink:
+class Uplink(_fork.ForkAware):
     """Sends the runs of a store to a server, in a thread of its own. Never raises into the run that logs."""
 
     def __init__(self, store: Store, server: Server) -> None:
@@ -135,7 +124,6 @@ class Uplink:
         _fork.watch(self)
 
     def _start_empty(self) -> None:
-        self._owner = os.getpid()
         self._held: dict[str, Mark] = {}
         self._own: set[str] = set()
         self._lock = threading.Lock()
@@ -147,14 +135,11 @@ class Uplink:
         self._sender = _Sender(self._store, self._server)
         self._trouble = ""
 
-    def before_fork(self) -> None:
-        """Nothing to do: what a child inherits it lets go."""
-
     def after_fork(self, *, in_child: bool) -> None:
         """Leave the runs to the parent: a child that kept the marks would keep a dead parent's runs from being sent."""
         if in_child:
             for mark in self._held.values():
-                mark.release()
+                mark.close()
             self._start_empty()
 
     def add(self, run_id: str) -> None:
@@ -202,34 +187,22 @@ class Uplink:
                 left, self._server.url, self._store.home,
             )  # fmt: skip
 
-    def send_all(self, *, also: list[str] | None = None, told: Callable[[str], None] = lambda _: None) -> Sent:
-        """Send every run that is waiting, now, and return what became of them.
-
-        Args:
-            also: Runs to send besides, whether they were waiting or not.
-            told: Told each run's id once the server has it.
-        """
-        for run_id in also or ():
-            mark = self._outbox.hold(run_id, new=True)
-            if mark is not None:
-                mark.release()
+    def send_all(self, *, also: Iterable[str] = ()) -> Sent:
+        """Send every run that is waiting, and those of ``also``, now, and return what became of them."""
+        for run_id in also:
+            if (mark := self._outbox.hold(run_id, new=True)) is not None:
+                mark.close()
         self._outbox.forget_refusals()
         sent = 0
         try:
             for run_id in self._outbox.run_ids():
-                mark = self._outbox.hold(run_id)
-                if mark is not None and self._send_one(mark):
-                    sent += 1
-                    told(run_id)
+                if (mark := self._outbox.hold(run_id)) is None:
+                    continue
+                with contextlib.closing(mark):
+                    sent += self._send(mark) is _Outcome.SENT
         finally:
             self._sender.wire.close()
         return Sent(sent, len(self._outbox.waiting()), self._outbox.refusals())
-
-    def _send_one(self, mark: Mark) -> bool:
-        try:
-            return self._send(mark) is _Outcome.SENT
-        finally:
-            mark.release()
 
     def _send(self, mark: Mark) -> _Outcome:
         """Send what there is of a run; one that the server will not take is put aside with the reason."""
@@ -284,7 +257,7 @@ class Uplink:
                 pause_s = 0.0
         with self._lock:
             for mark in self._held.values():
-                mark.release()
+                mark.close()
 
     def _send_round(self, *, closing: bool) -> None:
         if closing:
@@ -303,11 +276,9 @@ class Uplink:
         """Take the runs that nobody sends: their processes are gone, or could not reach the server."""
         refused = self._outbox.refusals()
         for run_id in self._outbox.run_ids():
-            if run_id not in self._held and run_id not in refused:
-                mark = self._outbox.hold(run_id)
-                if mark is not None:
-                    with self._lock:
-                        self._held[run_id] = mark
+            if run_id not in self._held and run_id not in refused and (mark := self._outbox.hold(run_id)) is not None:
+                with self._lock:
+                    self._held[run_id] = mark
 
     def _send_held(self) -> None:
         with self._lock:
@@ -324,7 +295,7 @@ class Uplink:
             if outcome is not _Outcome.OPEN or mark.run_id not in self._own:
                 with self._lock:
                     self._held.pop(mark.run_id, None)
-                mark.release()
+                mark.close()
         if closed_door is not None:
             raise closed_door
 

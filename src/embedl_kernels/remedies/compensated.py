@@ -36,7 +36,6 @@ def fit(layer: Layer) -> Optional[Fitted]:
 
 
 def _block(weight: np.ndarray, inputs: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Round the columns of a block one after the other."""
     size = weight.shape[1]
     moments = (inputs.T @ inputs).astype(np.float64) / max(1, len(inputs))
     moments[np.diag_indices(size)] += _DAMPING * max(float(np.trace(moments)) / size, 1e-12)
@@ -48,10 +47,10 @@ def _block(weight: np.ndarray, inputs: np.ndarray, scale: np.ndarray) -> np.ndar
     for start in range(0, size, _STRIDE):
         end = min(start + _STRIDE, size)
         errors = np.empty((end - start, left.shape[1]))
-        for at in range(start, end):
-            codes[at] = _limited(np.rint(left[at]), codes[at - 1] if at % 2 else None)
-            errors[at - start] = (left[at] - codes[at]) / spread[at, at]
-            left[at + 1 : end] -= spread[at, at + 1 : end, None] * errors[at - start]
+        for column in range(start, end):
+            codes[column] = _limited(np.rint(left[column]), codes[column - 1] if column % 2 else None)
+            errors[column - start] = (left[column] - codes[column]) / spread[column, column]
+            left[column + 1 : end] -= spread[column, column + 1 : end, None] * errors[column - start]
         left[end:] -= spread[start:end, end:].T @ errors
     return np.asarray(codes.T, np.int8)
 

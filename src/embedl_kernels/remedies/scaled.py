@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from embedl_kernels._layer import Fitted, Layer, Remedy
-from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums
+from embedl_kernels._pairs import PAIR_LIMIT, can_saturate, pair_sums, side_by_side
 
 # How much wider the step gets when rounding pushed a pair over the limit.
 _STEP = 1.003
@@ -15,7 +15,7 @@ _ROUNDS = 20
 def safe_scale(layer: Layer) -> np.ndarray:
     """Return the smallest scales, per channel, at which no pair of rounded weights can saturate."""
     weight = layer.weight
-    up, down = pair_sums_real(weight)
+    up, down = pair_sums(weight)
     scale = np.maximum(np.maximum(up, down).max(-1) / (PAIR_LIMIT + 1), np.abs(weight).max(-1) / 127)
     scale = np.where(scale > 0, scale, layer.scale)
     if layer.shared:
@@ -32,14 +32,6 @@ def safe_scale(layer: Layer) -> np.ndarray:
     return np.asarray(scale.astype(np.float32), np.float64)
 
 
-def pair_sums_real(weight: np.ndarray) -> "tuple[np.ndarray, np.ndarray]":
-    """Return the sums of positive and negative parts of neighbours, of real weights."""
-    if weight.shape[-1] % 2:
-        weight = np.concatenate([weight, np.zeros_like(weight[..., :1])], -1)
-    paired = weight.reshape(*weight.shape[:-1], -1, 2)
-    return np.maximum(paired, 0).sum(-1), np.maximum(-paired, 0).sum(-1)
-
-
 def rounded(weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Round to the nearest integer of 8 bits."""
     return np.asarray(np.clip(np.rint(weight / scale[..., None]), -127, 127), np.int8)
@@ -47,18 +39,13 @@ def rounded(weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 def project(codes: np.ndarray) -> np.ndarray:
     """Bring the few pairs that are over the limit under it, each member by half of what is too much."""
-    found = codes.astype(np.int32)
-    odd = found.shape[-1] % 2
-    if odd:
-        found = np.concatenate([found, np.zeros_like(found[..., :1])], -1)
-    paired = found.reshape(*found.shape[:-1], -1, 2)
+    paired = side_by_side(codes.astype(np.int32))
     for sign in (1, -1):
         part = np.maximum(paired * sign, 0)
         excess = np.maximum(part.sum(-1) - PAIR_LIMIT, 0)
         first = np.minimum(excess - excess // 2, part[..., 0])
         paired = paired - sign * np.stack([first, excess - first], -1)
-    flat = paired.reshape(*codes.shape[:-1], -1)
-    return np.asarray(flat[..., :-1] if odd else flat, np.int8)
+    return np.asarray(paired.reshape(*codes.shape[:-1], -1)[..., : codes.shape[-1]], np.int8)
 
 
 def fit(layer: Layer) -> Fitted:

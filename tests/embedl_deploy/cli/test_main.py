@@ -60,10 +60,10 @@ def call(*arguments: str, code: int = 0) -> str:
 
 def test_from_a_module_to_a_verified_file(place: Path) -> None:
     """plan, quantize, export, check, relower, verify in a row."""
-    assert "quantised" in call("plan", "cli_net:small", "--data", "data", "--backend", "onnxruntime")
+    assert "quantized" in call("plan", "cli_net:small", "--data", "data", "--backend", "onnxruntime")
     plan = json.loads(call("plan", "cli_net:small", "--shape", "2x3x8x8", "--backend", "onnxruntime", "--json"))
     assert plan["backend"] == "onnxruntime"
-    assert any(layer["runs"] == "quantised" for layer in plan["layers"])
+    assert any(layer["runs"] == "quantized" for layer in plan["layers"])
     told = call("quantize", "cli_net:small", "--data", "data", "--backend", "onnxruntime", "-o", "net.cal", "--json")
     assert json.loads(told)["batches"] == 3
     call("export", "cli_net:small", "--data", "data", "--calibration", "net.cal", "--method", "percentile",
@@ -125,8 +125,11 @@ def test_relower_observes_ranges(place: Path) -> None:
         (["plan", "none.pt2", "--shape", "1x3x8x8", "--backend", "tensorrt"], "no file 'none.pt2'"),
         (["plan", "cli_net:small", "--shape", "1xax3", "--backend", "tensorrt"], "'1xax3' is no shape"),
         (["plan", "cli_net:small", "--backend", "tensorrt"], "give --data, or --shape"),
-        (["plan", "cli_net:small", "--shape", "1x3x8x8", "--backend", "none"], "no backend 'none'; installed are"),
-        (["plan", "cli_net:small", "--shape", "1x3x8x8"], "choose one with --backend"),
+        (
+            ["plan", "cli_net:small", "--shape", "1x3x8x8", "--backend", "none"],
+            "no backend is called 'none'; installed: 'lattice'",
+        ),
+        (["plan", "cli_net:small", "--shape", "1x3x8x8"], "name a target or a backend .--target, --backend."),
         (["quantize", "cli_net:small", "--shape", "1x3x8x8", "-o", "c"], "give --data"),
         (["export", "cli_net:small", "--shape", "1x3x8x8", "-o", "o", "--dialect", "tensorrt"], "give --float"),
     ],
@@ -173,21 +176,23 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stdout.startswith("embedl-deploy, version")
 
 
-def test_a_device_instead_of_a_dialect(place: Path) -> None:
+def test_a_target_instead_of_a_dialect(place: Path) -> None:
     """The processor decides; both, or neither, is one clear error."""
-    assert "onnxruntime-x86," in call("relower", "trt.onnx", "avx2.onnx", "--device", "x86-avx2")
-    assert "onnxruntime-x86-vnni" in call("relower", "trt.onnx", "vnni.onnx", "--device", "x86-vnni")
-    with pytest.raises(click.UsageError, match="--dialect or --device"):
+    assert "onnxruntime-x86," in call("relower", "trt.onnx", "avx2.onnx", "--target", "x86-avx2")
+    assert "onnxruntime-x86-vnni" in call("relower", "trt.onnx", "vnni.onnx", "--target", "x86-vnni")
+    with pytest.raises(click.UsageError, match="Give --target or --dialect"):
         call("relower", "trt.onnx", "x.onnx")
     with pytest.raises(DeployError, match="x86-avx2"):
-        call("relower", "trt.onnx", "x.onnx", "--device", "toaster")
+        call("relower", "trt.onnx", "x.onnx", "--target", "toaster")
+    with pytest.raises(DeployError, match="dialect or target, not both"):
+        call("relower", "trt.onnx", "x.onnx", "--target", "x86-avx2", "--dialect", "litert")
 
 
 def test_what_other_processors_answer(place: Path) -> None:
     """A row for every family; a file of all 8 bits differs on one without VNNI, the portable one nowhere on x86."""
     call("relower", "trt.onnx", "vnni.onnx", "--dialect", "onnxruntime-x86-vnni", "--data", "sample.npz")
     call("relower", "trt.onnx", "portable.onnx", "--dialect", "onnxruntime-x86", "--data", "sample.npz")
-    options = ("--data", "sample.npz", "--targets", "all", "--json")
+    options = ("--data", "sample.npz", "--family", "all", "--json")
     portable = json.loads(call("verify", "portable.onnx", *options))
     # On a processor without VNNI this file fails its proof, and the exit code says so.
     code = 3 if family_here().saturates else 0
@@ -206,8 +211,8 @@ def test_a_named_processor_must_give_the_same_bits(place: Path) -> None:
     call("relower", "trt.onnx", "vnni.onnx", "--dialect", "onnxruntime-x86-vnni")
     told = call("relower", "trt.onnx", "portable.onnx", "--dialect", "onnxruntime-x86", "--data", "sample.npz")
     assert "portable, no input can saturate" in told
-    assert "DIFFER" in call("verify", "vnni.onnx", "--data", "sample.npz", "--targets", "x86-avx2", code=3)
-    assert "same bits" in call("verify", "portable.onnx", "--data", "sample.npz", "--targets", "x86-avx2")
+    assert "DIFFER" in call("verify", "vnni.onnx", "--data", "sample.npz", "--family", "x86-avx2", code=3)
+    assert "same bits" in call("verify", "portable.onnx", "--data", "sample.npz", "--family", "x86-avx2")
 
 
 def test_a_file_of_integer_operators_is_not_called_proved(place: Path) -> None:
@@ -217,5 +222,5 @@ def test_a_file_of_integer_operators_is_not_called_proved(place: Path) -> None:
     options.optimized_model_filepath = "compiled.onnx"
     onnxruntime.InferenceSession("portable.onnx", options, providers=["CPUExecutionProvider"])
     with pytest.raises(DeployError, match="integer operators"):
-        call("verify", "compiled.onnx", "--data", "sample.npz", "--targets", "all")
+        call("verify", "compiled.onnx", "--data", "sample.npz", "--family", "all")
     assert "their kernels were not judged" in call("verify", "compiled.onnx", "--data", "sample.npz")

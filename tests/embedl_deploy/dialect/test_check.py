@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from support.qdq import Graph, tensorrt_residual
 
-from embedl_deploy.dialect import check, lower, notes_of
-from embedl_deploy.dialect._build import build_tensorrt
+from embedl_deploy.dialect import TENSORRT, check, lower, notes_of
+from embedl_deploy.dialect._build import confirm
 from embedl_deploy.errors import DialectError, ModelFileError
 
 
 def test_a_tensorrt_file_in_onnxruntime() -> None:
-    """Every reason that costs the speed is told, and the optimised graph agrees."""
+    """Every reason that costs the speed is told, and the optimized graph agrees."""
     contract = check(lower(tensorrt_residual(), "tensorrt"), "onnxruntime-x86")
     reasons = {row.node: row.reason for row in contract.unfused}
     assert "Relu 'Relu:r0' is not absorbed: zero point 0" in reasons["Conv:c0"]
@@ -86,13 +86,13 @@ def test_a_file_the_runtime_does_not_take() -> None:
     model.opset_import.append(helper.make_opsetid("com.nowhere", 1))
     with pytest.raises(ModelFileError, match="ONNX Runtime does not take the model"):
         check(model, "onnxruntime-x86")
-    assert build_tensorrt(onnx.ModelProto()).refused
+    assert confirm(onnx.ModelProto(), TENSORRT, ()).refused
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 100_000))
 def test_predictions_hold_on_random_graphs(seed: int) -> None:
-    """Random zero points, missing pairs, several readers: the optimised graph has the kernels that were predicted."""
+    """Random zero points, missing pairs, several readers: the optimized graph has the kernels that were predicted."""
     random = np.random.default_rng(seed)
     net = Graph(seed=seed)
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from support.qdq import Graph, sample, scales, tensorrt_residual
 
-from embedl_deploy.dialect import DIALECTS, ONNXRUNTIME_X86, check, get_dialect, lower, notes_of
+from embedl_deploy.dialect import ONNXRUNTIME_X86, check, dialects, get_dialect, lower, notes_of
 from embedl_deploy.dialect._model import metadata, read
 from embedl_deploy.errors import DialectError, ModelFileError
 
-NAMES = [dialect.name for dialect in DIALECTS]
+NAMES = [dialect.name for dialect in dialects()]
 
 
 def run(model: onnx.ModelProto, feed: dict[str, np.ndarray], *, as_written: bool = False) -> np.ndarray:
@@ -69,9 +69,9 @@ def test_tensorrt_keeps_the_skip_branch_alone() -> None:
     full = lower(tensorrt_residual(), "onnxruntime-x86")
     found = lower(full, "tensorrt")
     assert {("Add:a1", 1)} == {edge for edge in edges(found) if edge[0].startswith("Add")}
-    parts = read(found)
-    assert all(params.type == "int8" and not params.zero_point for params in parts.params.values())
-    assert all(weight.params.type == "int8" for weight in parts.weights.values())
+    qdq = read(found)
+    assert all(params.type == "int8" and not params.zero_point for params in qdq.params.values())
+    assert all(weight.params.type == "int8" for weight in qdq.weights.values())
 
 
 def test_a_file_of_another_tool_loses_what_tensorrt_cannot_use() -> None:
@@ -156,7 +156,7 @@ def test_a_broken_origin_is_one_clear_error() -> None:
         lower(lowered, "tensorrt")
 
 
-def test_a_relu_in_the_zero_point_is_spelt_out() -> None:
+def test_a_relu_in_the_zero_point_is_spelled_out() -> None:
     """Tools drop the Relu where uint8 0 does its work; int8 needs it back, and the way back drops it again."""
     net = Graph()
     x = net.qdq(net.input("x", [1, 8, 6, 6]), 0.02, 128, "uint8")

@@ -4,7 +4,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedl_deploy.dialect._numbers import at_minimum, counterpart, for_range, per_tensor, resign, unzero
+from embedl_deploy.dialect._numbers import (
+    change_sign,
+    counterpart,
+    for_range,
+    per_tensor,
+    with_zero_at_minimum,
+    without_zero_point,
+)
 
 SCALES = st.floats(2**-20, 8, width=32)
 
@@ -13,16 +20,16 @@ SCALES = st.floats(2**-20, 8, width=32)
 def test_changing_the_sign_keeps_scale_and_range(scale: float, zero: int) -> None:
     """The scale stays to the bit and the ends stay where they are."""
     signed = per_tensor(scale, zero, "int8")
-    unsigned = resign(signed, "uint8")
+    unsigned = change_sign(signed, "uint8")
     assert unsigned.scale.tobytes() == signed.scale.tobytes()
     assert unsigned.bounds == signed.bounds
-    assert resign(unsigned, "int8").same(signed)
+    assert change_sign(unsigned, "int8").same(signed)
 
 
 @given(SCALES)
 def test_a_middle_zero_point_goes_without_a_new_scale(scale: float) -> None:
     """The uint8 zero point 128 is int8 0."""
-    found = unzero(per_tensor(scale, 128, "uint8"))
+    found = without_zero_point(per_tensor(scale, 128, "uint8"))
     assert found.scale == np.float32(scale)
     assert (int(found.zero_point), found.type) == (0, "int8")
 
@@ -31,7 +38,7 @@ def test_a_middle_zero_point_goes_without_a_new_scale(scale: float) -> None:
 def test_a_symmetric_format_holds_the_range_it_replaces(scale: float, zero: int) -> None:
     """Both old ends can still be told, to half a step."""
     old = per_tensor(scale, zero, "uint8")
-    new = unzero(old)
+    new = without_zero_point(old)
     half = float(new.scale) * 0.5
     assert int(new.zero_point) == 0
     assert new.bounds[0] <= old.bounds[0] + half
@@ -60,6 +67,6 @@ def test_an_empty_range_gets_a_scale_of_one() -> None:
 
 def test_the_minimum_is_the_types_own() -> None:
     """After a Relu all integers are above the zero point."""
-    assert int(at_minimum(per_tensor(0.1, 0, "int8")).zero_point) == -128
+    assert int(with_zero_at_minimum(per_tensor(0.1, 0, "int8")).zero_point) == -128
     assert counterpart("uint16", signed=True) == "int16"
     assert counterpart("float8e4m3fn", signed=True) == "float8e4m3fn"

@@ -28,12 +28,12 @@ X86 = ("haswell", "nehalem", "host")
 
 def risky(model: onnx.ModelProto) -> dict[str, int]:
     """Count the pairs of every layer that some input saturates, by the kernels that the file lands in."""
-    parts = propagated(read(model))
-    found = fuse(parts, signed_kernels=False)
+    qdq = propagated(read(model))
+    found = fuse(qdq, signed_kernels=False)
     return {
-        kernel.node.name: int(can_saturate(to_matrix(kernel.node, parts.weights[kernel.node.input[1]].values)).sum())
+        kernel.node.name: int(can_saturate(to_matrix(kernel.node, qdq.weights[kernel.node.input[1]].values)).sum())
         for kernel in found
-        if is_paired(kernel, parts)
+        if is_paired(kernel, qdq)
     }
 
 
@@ -72,7 +72,7 @@ def test_random_graphs_agree(seed: int, emulated: Callable[[str], Emulated]) -> 
     answers(model, [extreme_input(seed), extreme_input(seed + 100)], emulated)
 
 
-REMEDIES = ("scaled", "compensated", "clipped", "narrow_inputs", "unsigned", "floating")
+REMEDIES = ("scaled", "compensated", "clipped", "reduced_inputs", "unsigned", "floating")
 
 
 def linear() -> onnx.ModelProto:
@@ -217,16 +217,14 @@ def test_real_weights_are_rounded_once() -> None:
     real = np.random.default_rng(4).uniform(-1, 1, (64, 16)).astype(np.float32)
     net.node("MatMul", [x, net.qdq(net.constant("w", real), 1 / 127)], "y")
     source = net.model("y")
-    parts = read(lower(source, "onnxruntime-x86"))
+    qdq = read(lower(source, "onnxruntime-x86"))
     twice = onnx.ModelProto()
     twice.CopyFrom(source)
     held = read(source).weights["w"]
     for value in twice.graph.initializer:
         if value.name == "w":
             value.CopyFrom(numpy_helper.from_array(held.real, "w"))
-    once, again = (
-        np.abs(one.weights["w"].real - real).mean() for one in (parts, read(lower(twice, "onnxruntime-x86")))
-    )
+    once, again = (np.abs(one.weights["w"].real - real).mean() for one in (qdq, read(lower(twice, "onnxruntime-x86"))))
     assert once < again
 
 

@@ -20,7 +20,7 @@ from embedl_deploy.errors import DeployError, InputError, ModelFileError
 
 
 def by_onnxruntime(folder: Path, kind: str, *, symmetric: bool) -> Path:
-    """Quantise a residual net with ONNX Runtime's own tool."""
+    """Quantize a residual net with ONNX Runtime's own tool."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -58,7 +58,7 @@ def test_files_of_onnxruntimes_own_tool(tmp_path: Path, kind: str, *, symmetric:
     assert not check(tmp_path / "trt.onnx", "tensorrt").refused
     relower(tmp_path / "trt.onnx", tmp_path / "again.onnx", dialect="onnxruntime-x86")
     assert scales(onnx.load(done.path)) == scales(onnx.load(tmp_path / "again.onnx"))
-    assert "7 quantised activations, 5 weights" in str(done)
+    assert "7 quantized activations, 5 weights" in str(done)
 
 
 def test_samples_give_the_ranges_a_file_lacks(tmp_path: Path) -> None:

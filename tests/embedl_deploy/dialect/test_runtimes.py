@@ -15,7 +15,7 @@ from support.families import Emulated, exact_outputs
 from torch import nn
 
 from embedl_deploy import transform
-from embedl_deploy.dialect import DIALECTS, check, lower
+from embedl_deploy.dialect import check, dialects, lower
 from embedl_deploy.export import export_onnx
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import quantize
@@ -38,7 +38,7 @@ LOSS_DB = 4.0
 
 
 class Case:
-    """A network, quantised once: its canonical file and what it should answer."""
+    """A network, quantized once: its canonical file and what it should answer."""
 
     def __init__(self, name: str, folder: Path) -> None:
         make, size = (SMALL | LARGE)[name]
@@ -74,7 +74,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
-    """Quantise a network when it is first asked for."""
+    """Quantize a network when it is first asked for."""
     return functools.cache(lambda name: Case(name, tmp_path_factory.mktemp("runtimes")))
 
 
@@ -152,4 +152,4 @@ def test_litert(name: str, case: Callable[[str], Case], tmp_path: Path) -> None:
 def test_no_dialect_is_left_out() -> None:
     """A new dialect needs a test here."""
     tested = {name.removeprefix("test_").replace("_", "-") for name in globals() if name.startswith("test_")}
-    assert {one.name for one in DIALECTS} <= tested
+    assert {one.name for one in dialects()} <= tested

@@ -1,4 +1,4 @@
-"""Float layers in a quantised file: what was simulated is what ONNX Runtime computes, with default options."""
+"""Float layers in a quantized file: what was simulated is what ONNX Runtime computes, with default options."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ from embedl_deploy.dialect import ONNXRUNTIME_X86, ONNXRUNTIME_X86_VNNI, check, 
 from embedl_deploy.export import export_onnx, verify
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.onnxruntime import ONNXRUNTIME
-from embedl_deploy.quantize import MaxDrop, ModulesToSkip, QuantConfig, quantize, report_of
+from embedl_deploy.quantize import MaxDrop, ModulesToSkip, QuantConfig, quantization_of, quantize
 
 EXPOSED = replace(ONNXRUNTIME_X86, rounds_float_weights=False)
 EXPOSED_VNNI = replace(ONNXRUNTIME_X86_VNNI, rounds_float_weights=False)
@@ -136,8 +136,8 @@ def test_a_goal_holds_in_the_file(tmp_path: Path) -> None:
 
     plain = metric(quantize(model, (value[:2],), None, [value], backend=ONNXRUNTIME))
     goal = MaxDrop(metric, 100.0 - plain - 1.0)
-    quantized = quantize(model, (value[:2],), None, [value], backend=ONNXRUNTIME, target=goal)
-    search = report_of(quantized).search
+    quantized = quantize(model, (value[:2],), None, [value], backend=ONNXRUNTIME, goal=goal)
+    search = quantization_of(quantized).search
     assert search is not None
     assert search.islands
     assert search.met

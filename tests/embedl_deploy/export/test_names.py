@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 (the name everybody uses)
 
 from embedl_deploy import transform
-from embedl_deploy.dialect import DIALECTS, relower
+from embedl_deploy.dialect import dialects, relower
 from embedl_deploy.dialect._names import read_modules
 from embedl_deploy.errors import ExportError
 from embedl_deploy.export import export_onnx
@@ -23,8 +23,8 @@ from embedl_deploy.quantize import (
     ModulesToSkip,
     QuantConfig,
     Sensitivity,
+    quantization_of,
     quantize,
-    report_of,
     sensitivity,
 )
 from embedl_deploy.tensorrt import TENSORRT
@@ -93,7 +93,7 @@ def test_names_survive_every_dialect_and_relowering(kind: str, tmp_path: Path) -
     skip = QuantConfig(skip=ModulesToSkip.layers("features.1.conv"))
     quantized = quantize(result.model, (VALUE,), skip, [VALUE], backend=ONNXRUNTIME)
     path = export_onnx(quantized, (VALUE,), tmp_path / "canonical.onnx")
-    for dialect in (one.name for one in DIALECTS):
+    for dialect in (one.name for one in dialects()):
         target = tmp_path / f"{dialect}.onnx"
         relower(path, target, dialect=dialect)
         found = check_names(target, model)
@@ -124,7 +124,7 @@ def _check_pairs(path: Path, found: dict[str, tuple[str, ...]]) -> None:
     assert seen > 4
 
 
-def test_what_quantising_costs_is_in_the_file(tmp_path: Path) -> None:
+def test_what_quantizing_costs_is_in_the_file(tmp_path: Path) -> None:
     """Per module of the user's, with unit and method; two calls of a shared module add up."""
     model = net("fx")
     result = transform(model, (VALUE,), ONNXRUNTIME.patterns)
@@ -165,9 +165,9 @@ def test_a_goal_leaves_its_costs_with_the_model(tmp_path: Path) -> None:
             return -float(F.mse_loss(candidate(VALUE), wanted) / wanted.var())
 
     quantized = quantize(
-        result.model, (VALUE,), None, [VALUE], backend=ONNXRUNTIME, target=MaxDrop(closeness, 0.0, most_islands=1)
+        result.model, (VALUE,), None, [VALUE], backend=ONNXRUNTIME, goal=MaxDrop(closeness, 0.0, most_islands=1)
     )
-    report = report_of(quantized)
+    report = quantization_of(quantized)
     assert report.search is not None
     assert report.sensitivity is not None
     (island,) = report.search.islands

@@ -1,4 +1,4 @@
-"""The file does what was simulated: to the bit where ONNX Runtime is told not to optimise, closely where it is."""
+"""The file does what was simulated: to the bit where ONNX Runtime is told not to optimize, closely where it is."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ from torch import nn
 
 from embedl_deploy import transform
 from embedl_deploy.backend import Backend
-from embedl_deploy.dialect import DIALECTS, relower
+from embedl_deploy.dialect import dialects, relower
 from embedl_deploy.errors import DialectError, ExportError
 from embedl_deploy.export import export_onnx
 from embedl_deploy.onnxruntime import ONNXRUNTIME
@@ -52,7 +52,7 @@ PRECISIONS = {
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    """Return a function that gives a backend's float net, quantised net, batch and canonical file, each made once."""
+    """Return a function that gives a backend's float net, quantized net, batch and canonical file, each made once."""
 
     @cache
     def make(backend: Backend) -> tuple[nn.Module, nn.Module, torch.Tensor, Path]:
@@ -64,11 +64,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     return make
 
 
-def run(path: Path, value: torch.Tensor, *, optimise: bool = False) -> torch.Tensor:
+def run(path: Path, value: torch.Tensor, *, optimize: bool = False) -> torch.Tensor:
     """Run a file in ONNX Runtime."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    if not optimise:
+    if not optimize:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {session.get_inputs()[0].name: value.numpy()})
@@ -106,7 +106,7 @@ def test_the_file_does_what_was_simulated(name: str, backend: Backend, least_db:
 
 
 @BACKENDS
-def test_batch_norm_is_folded_and_scales_are_initialisers(backend: Backend, shared: Shared) -> None:
+def test_batch_norm_is_folded_and_scales_are_initializers(backend: Backend, shared: Shared) -> None:
     """No BatchNormalization is left; every Q and DQ reads scales from the file; weights are stored as integers."""
     graph = graph_of(shared(backend)[-1])
     kinds = Counter(node.op_type for node in graph.node)
@@ -121,15 +121,15 @@ def test_batch_norm_is_folded_and_scales_are_initialisers(backend: Backend, shar
 
 
 def test_names_and_ranges(shared: Shared) -> None:
-    """Nodes are called after the user's modules; ranges are told for what is quantised and what is only watched."""
+    """Nodes are called after the user's modules; ranges are told for what is quantized and what is only watched."""
     loaded = onnx.load(shared(TENSORRT)[-1])
     told = {one.key: json.loads(one.value) for one in loaded.metadata_props if one.key.startswith("edgeproof.")}
     assert "conv1/Conv" in {node.name for node in loaded.graph.node}
     assert told["edgeproof.modules"]["conv1/Conv"] == ["conv1", "bn1", "relu"]
     tensors = {name for node in loaded.graph.node for name in (*node.input, *node.output)}
     assert set(told["edgeproof.ranges"]) <= tensors
-    quantised = {node.input[0] for node in loaded.graph.node if node.op_type == "QuantizeLinear"}
-    assert quantised < set(told["edgeproof.ranges"])
+    quantized = {node.input[0] for node in loaded.graph.node if node.op_type == "QuantizeLinear"}
+    assert quantized < set(told["edgeproof.ranges"])
     assert all(low <= 0 <= high for low, high in told["edgeproof.ranges"].values())
     conv2 = next(node.output[0] for node in loaded.graph.node if node.name == "conv2/Conv")
     assert conv2 in told["edgeproof.ranges"]
@@ -140,7 +140,7 @@ def test_one_calibration_for_every_dialect(shared: Shared, tmp_path: Path) -> No
     model, _, value, canonical = shared(TENSORRT)
     with torch.no_grad():
         expected = model(value)
-    for dialect in DIALECTS:
+    for dialect in dialects():
         path = tmp_path / f"{dialect.name}.onnx"
         relower(canonical, path, dialect=dialect.name)
         found = run(path, value.half() if _half(path) else value)
@@ -153,16 +153,16 @@ def _half(path: Path) -> bool:
 
 
 def test_every_kernel_is_an_integer_one(tmp_path: Path) -> None:
-    """ONNX Runtime's own optimised graph: nothing but integer kernels between the ends."""
+    """ONNX Runtime's own optimized graph: nothing but integer kernels between the ends."""
     model, value = residual(ONNXRUNTIME)
     quantized = quantize(model, (value,), None, [value], backend=ONNXRUNTIME)
     path = export_onnx(quantized, (value,), tmp_path / "net.onnx", dialect="onnxruntime-x86")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
     onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    kinds = Counter(node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node)
+    kinds = Counter(node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node)
     assert kinds["QLinearConv"] == 5
     assert kinds["QLinearAdd"] == 2
     assert kinds["QGemm"] == 1
@@ -171,7 +171,7 @@ def test_every_kernel_is_an_integer_one(tmp_path: Path) -> None:
 
 
 def test_a_transformer_block(tmp_path: Path) -> None:
-    """Normalisation and GELU stay one node each; the matrix products become integer ones."""
+    """Normalization and GELU stay one node each; the matrix products become integer ones."""
     model, value = Mixer().eval(), torch.randn(4, 6, 32)
     quantized = quantize(transform(model, (value,), ONNXRUNTIME).model, (value,), None, [value], backend=ONNXRUNTIME)
     kinds = Counter(node.op_type for node in graph_of(export_onnx(quantized, (value,), tmp_path / "net.onnx")).node)
@@ -184,7 +184,7 @@ def test_a_float_model_exports_too(tmp_path: Path) -> None:
     value = torch.randn(2, 3, 16, 16)
     path = export_onnx(transform(model, (value,), ONNXRUNTIME).model, (value,), tmp_path / "net.onnx")
     with torch.no_grad():
-        assert ratio_db(model(value), run(path, value, optimise=True)) > 80
+        assert ratio_db(model(value), run(path, value, optimize=True)) > 80
 
 
 def test_a_model_trained_with_learned_ranges(tmp_path: Path) -> None:
@@ -258,3 +258,14 @@ def test_torchs_remarks_about_torchvision_are_kept_away(
         assert "after" in caplog.text
     finally:
         logger.removeHandler(caplog.handler)
+
+
+def test_a_weight_that_a_dialect_leaves_in_float_has_no_stale_type(tmp_path: Path) -> None:
+    """A transposed convolution is quantized for TensorRT, float in ONNX Runtime: shapes behind it are known."""
+    torch.manual_seed(0)
+    parts = [nn.Conv2d(3, 32, 3), nn.ConvTranspose2d(32, 32, 2, 2), nn.ReLU(), nn.Flatten(2), nn.Linear(784, 32)]
+    value = torch.randn(2, 3, 16, 16)
+    network = transform(nn.Sequential(*parts).eval(), (value,), TENSORRT).model
+    model = quantize(network, (value,), None, [value], backend=TENSORRT)
+    path = export_onnx(model, (value,), tmp_path / "net.onnx", dialect="onnxruntime-x86")
+    assert {node.op_type for node in onnx.load(path).graph.node} >= {"Conv", "ConvTranspose", "MatMul"}

@@ -29,7 +29,7 @@ def network() -> nn.Module:
 
 
 def stages(folder: Path) -> tuple[nn.Module, nn.Module, nn.Module, Path]:
-    """Return a net, transformed, quantised, and its file."""
+    """Return a net, transformed, quantized, and its file."""
     original = network()
     backend = next(one for one in discover_backends() if one.name == "onnxruntime")
     args = (torch.randn(2, 3, 12, 12),)

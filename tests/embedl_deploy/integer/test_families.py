@@ -24,7 +24,7 @@ def off(runtime: Emulated, family: str, seed: int, kind: str, dialect: str) -> d
     """Return the largest difference in steps at every boundary, each kernel on what the runtime had before it."""
     model = lower(random_qdq(seed, kind), dialect)
     integer = IntegerModel(model, family=family)
-    names = integer.parts.integers
+    names = integer.qdq.integers
     feed = extreme_input(seed)
     outputs = [value.name for value in model.graph.output]
     (found,) = runtime.run(tapped(model, list(names.values())), [feed], outputs=[*names.values(), *outputs])

@@ -20,7 +20,7 @@ def differences(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> dict[str
     """Return the largest difference in steps at every boundary, ONNX Runtime against the integer model."""
     integer = IntegerModel(model)
     made = integer.run(feed).boundaries
-    names = integer.parts.integers
+    names = integer.qdq.integers
     tapped = onnx.ModelProto()
     tapped.CopyFrom(model)
     tapped.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names.values())

@@ -127,9 +127,9 @@ def test_large_max_poolings_are_stacked(kernel: int, stride: int) -> None:
 
 
 def test_max_poolings_that_stay() -> None:
-    """An even or off-centre one is refused with what it is."""
+    """An even or off-center one is refused with what it is."""
     for pool in (nn.MaxPool2d(4, 1), nn.MaxPool2d(5, 1, 1), nn.MaxPool2d(5, 3, 2)):
-        reason = "and it is no centred odd square with stride 1 or 2"
+        reason = "and it is no centered odd square with stride 1 or 2"
         check_pattern(StackMaxPoolPattern, one(pool), (image(),), matches=0, tolerance=0, refuses=[reason])
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from embedl_deploy import transform
 from embedl_deploy.export import export_onnx
-from embedl_deploy.nn import NumberFormat, Precision, QuantizedConv, QuantizedJoint
+from embedl_deploy.nn import NumberFormat, Precision, QuantizedConv, QuantizedElementwise
 from embedl_deploy.nn.kernels import EXACT, largest_sum, sums
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import quantize
@@ -43,7 +43,7 @@ def test_every_output_equals_the_runtime(tmp_path: Path) -> None:
     value = torch.randn(64, 3, 12, 12)
     model = transform(settled(Gated(), 8, 3, 12, 12), (value[:2],), ONNXRUNTIME).model
     quantized = quantize(model, (value[:2],), None, [value], backend=ONNXRUNTIME)
-    assert sum(isinstance(one, QuantizedJoint) for one in quantized.modules()) == 4
+    assert sum(isinstance(one, QuantizedElementwise) for one in quantized.modules()) == 4
     path = export_onnx(
         quantized, (value[:2],), tmp_path / "gated.onnx", dialect="onnxruntime-x86-vnni", dynamic_batch=True
     )

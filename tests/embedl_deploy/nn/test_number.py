@@ -18,7 +18,7 @@ TYPES = {
 
 
 def runtime(value: torch.Tensor, scale: float, zero_point: int, kind: int) -> torch.Tensor:
-    """Quantise and dequantise in ONNX Runtime, with every optimisation off."""
+    """Quantize and dequantize in ONNX Runtime, with every optimization off."""
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),

@@ -26,8 +26,8 @@ from embedl_deploy.quantize import (
     collect,
     insert_qdq,
     plan_qdq,
+    quantization_of,
     quantize,
-    report_of,
 )
 from embedl_deploy.tensorrt import TENSORRT
 
@@ -208,8 +208,8 @@ def test_the_example_as_data_is_said() -> None:
     """Ranges of one example are no ranges of real data."""
     model, value = residual(TENSORRT)
     warning = "Warning: calibrated on the example inputs alone"
-    assert warning in str(report_of(quantize(model, (value,), backend=TENSORRT)))
-    assert warning not in str(report_of(quantize(model, (value,), forward_loop=[value], backend=TENSORRT)))
+    assert warning in str(quantization_of(quantize(model, (value,), backend=TENSORRT)))
+    assert warning not in str(quantization_of(quantize(model, (value,), forward_loop=[value], backend=TENSORRT)))
 
 
 def test_an_example_that_does_not_fit() -> None:
@@ -244,14 +244,14 @@ def test_bad_models() -> None:
         quantize(plain, (value,), backend=TENSORRT)
     with pytest.raises(QuantizationError, match="call transform"):
         quantize(fx.symbolic_trace(plain), (value,), backend=TENSORRT)
-    with pytest.raises(QuantizationError, match=r"no quantise/dequantise pairs; call quantize"):
+    with pytest.raises(QuantizationError, match=r"no quantize/dequantize pairs; call quantize"):
         calibrate(model, [value])
     quantized = quantize(model, (value,), backend=TENSORRT)
-    with pytest.raises(QuantizationError, match="has quantise/dequantise pairs already"):
+    with pytest.raises(QuantizationError, match="has quantize/dequantize pairs already"):
         insert_qdq(quantized, plan_qdq(model, (value,), backend=TENSORRT))
     with pytest.raises(QuantizationError, match="nothing to calibrate with"):
         quantize(model, backend=TENSORRT)
-    with pytest.raises(QuantizationError, match="has no quantised patterns"):
+    with pytest.raises(QuantizationError, match="has no quantized patterns"):
         quantize(model, (value,), backend=Backend("none"))
 
 

@@ -44,7 +44,7 @@ def test_every_value_is_in_its_bin(values: list[float]) -> None:
     found = of(tensor)
     assert int(found.counts.sum()) == len(values)
     width = 2.0**found.exponent
-    middles = torch.repeat_interleave(found.centres(), found.counts)
+    middles = torch.repeat_interleave(found.centers(), found.counts)
     assert float((middles - tensor.double().sort().values).abs().max()) <= width / 2 * (1 + 1e-9)
 
 

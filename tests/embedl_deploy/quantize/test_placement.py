@@ -12,7 +12,15 @@ from embedl_deploy.backend import Backend
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.pattern import Point
-from embedl_deploy.quantize import ModulesToSkip, Placement, QuantConfig, insert_qdq, plan_qdq, quantize, report_of
+from embedl_deploy.quantize import (
+    ModulesToSkip,
+    Placement,
+    QuantConfig,
+    insert_qdq,
+    plan_qdq,
+    quantization_of,
+    quantize,
+)
 from embedl_deploy.tensorrt import TENSORRT, QuantizedAttentionPattern
 
 
@@ -26,7 +34,7 @@ def points(placement: Placement) -> dict[str, tuple[Point, ...]]:
     return {one.place: one.points for one in placement.layers}
 
 
-def test_tensorrt_quantises_the_residual_and_not_the_branch() -> None:
+def test_tensorrt_quantizes_the_residual_and_not_the_branch() -> None:
     """Input, weight and skip; no pair between convolution and add."""
     model, value = residual(TENSORRT)
     placement = plan_qdq(model, (value,), backend=TENSORRT)
@@ -51,7 +59,7 @@ def test_one_pair_per_value() -> None:
     assert users == {"stubs.stem": ["conv1", "conv2"], "stubs.conv2": ["conv3", "down"]}
 
 
-def test_onnxruntime_quantises_both_sides() -> None:
+def test_onnxruntime_quantizes_both_sides() -> None:
     """Convolutions in and out, sums in and out, the pooling with one scale, the head on its input alone."""
     model, value = residual(ONNXRUNTIME)
     placement = plan_qdq(model, (value,), backend=ONNXRUNTIME)
@@ -66,8 +74,8 @@ def test_onnxruntime_quantises_both_sides() -> None:
 
 
 @pytest.mark.parametrize("backend", [TENSORRT, ONNXRUNTIME], ids=lambda one: one.name)
-def test_normalisation_and_residual_of_a_transformer_stay_float(backend: Backend) -> None:
-    """Only the fully connected layers are quantised; every decision has its rule."""
+def test_normalization_and_residual_of_a_transformer_stay_float(backend: Backend) -> None:
+    """Only the fully connected layers are quantized; every decision has its rule."""
     placement = plan(Mixer(), torch.randn(2, 8, 32), backend)
     assert {one.place for one in placement.quantized} == {"up", "down"}
     assert all(one.rule for one in placement.layers)
@@ -129,7 +137,7 @@ def test_tensorrt_exceptions_to_the_small_shapes(layer: nn.Module, shape: tuple[
 
 @pytest.mark.parametrize("member", ["conv1", nn.Conv2d, "instance"])
 def test_skip_by_name_type_and_instance(member: object) -> None:
-    """What is skipped has neither pair nor quantised weight."""
+    """What is skipped has neither pair nor quantized weight."""
     model, value = residual(TENSORRT)
     chosen = model.get_submodule("conv1") if member == "instance" else member
     config = QuantConfig(skip=ModulesToSkip.layers(chosen))  # type: ignore[arg-type]
@@ -179,7 +187,7 @@ def test_attention_on_request(length: int, quantized: bool) -> None:
     value = torch.randn(2, length, 32)
     model = transform(Attend().eval(), (value,), backend).model
     result = quantize(model, (value,), None, [value], backend=backend)
-    (decision,) = (one for one in report_of(result).placement.layers if one.layer == "FusedAttention")
+    (decision,) = (one for one in quantization_of(result).placement.layers if one.layer == "FusedAttention")
     assert decision.quantized is quantized
     if not quantized:
         assert "more than 512" in decision.rule

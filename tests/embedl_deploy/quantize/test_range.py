@@ -5,10 +5,10 @@ import torch
 
 from embedl_deploy.nn import NumberFormat, Precision
 from embedl_deploy.nn.number import fake_quantize
-from embedl_deploy.nn.quantized import scale_of
+from embedl_deploy.nn.quantizers import scale_of
 from embedl_deploy.quantize import CalibrationMethod, TensorQuantConfig
 from embedl_deploy.quantize._histogram import Histogram
-from embedl_deploy.quantize._range import solve
+from embedl_deploy.quantize._range import solve_all
 
 SIGNED, UNSIGNED = NumberFormat(), NumberFormat(signed=False)
 
@@ -23,7 +23,7 @@ def statistics(*values: torch.Tensor) -> Histogram:
 
 def found(method: CalibrationMethod, value: torch.Tensor, form: NumberFormat, **more: float) -> tuple[float, float]:
     """Solve one range."""
-    return solve(statistics(value), TensorQuantConfig(calibration_method=method, **more), form)  # type: ignore[arg-type]
+    return solve_all([statistics(value)], TensorQuantConfig(calibration_method=method, **more), form)[0]  # type: ignore[arg-type]
 
 
 def error(value: torch.Tensor, bounds: tuple[float, float], form: NumberFormat) -> float:
@@ -45,7 +45,7 @@ def test_moving_average_by_hand() -> None:
     """The mean of the batches' ends."""
     values = [torch.tensor([-1.0, 2.0]), torch.tensor([-3.0, 6.0])]
     config = TensorQuantConfig(calibration_method=CalibrationMethod.MOVING_AVERAGE_MINMAX)
-    assert solve(statistics(*values), config, UNSIGNED) == (-2.0, 4.0)
+    assert solve_all([statistics(*values)], config, UNSIGNED)[0] == (-2.0, 4.0)
 
 
 @pytest.mark.parametrize("form", [SIGNED, UNSIGNED])

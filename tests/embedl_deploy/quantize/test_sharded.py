@@ -28,7 +28,7 @@ from embedl_deploy.quantize import (
     over_ray,
     plan_qdq,
 )
-from embedl_deploy.quantize._pack import pack, unpack
+from embedl_deploy.quantize._sharded import pack, unpack
 from embedl_deploy.tensorrt import TENSORRT
 
 SHARDS = 8
@@ -159,7 +159,7 @@ def test_what_arrives_is_what_was_sent(name: str, backend: Backend) -> None:
 
 
 def test_a_model_without_pairs_is_refused() -> None:
-    with pytest.raises(QuantizationError, match="no quantise/dequantise pairs"):
+    with pytest.raises(QuantizationError, match="no quantize/dequantize pairs"):
         collect_sharded(nn.Linear(2, 2), [[torch.randn(1, 2)]])
 
 

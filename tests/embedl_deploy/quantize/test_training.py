@@ -174,7 +174,7 @@ def test_freezing_weights_changes_nothing(backend: Backend, precision: Precision
 
 
 def test_quantize_bakes_on_request() -> None:
-    """`freeze_weights=True` gives a model without trainable weights in quantised layers."""
+    """`freeze_weights=True` gives a model without trainable weights in quantized layers."""
     model, value = residual(ONNXRUNTIME)
     found = quantize(model, (value,), None, [value], freeze_weights=True, backend=ONNXRUNTIME)
     assert not any(one.requires_grad for one in found.parameters())

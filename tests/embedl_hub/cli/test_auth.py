@@ -120,10 +120,10 @@ def test_the_doctor_asks_the_server(server: _Server, tmp_path: Path) -> None:
     assert doctor_on(tmp_path, **there)["server"]["is_ok"] is True
     revoked = doctor_on(tmp_path, **{**there, "EMBEDL_HUB_API_KEY": "eh_wrong"})["server"]
     assert revoked["is_ok"] is False
-    assert "does not take the key" in str(revoked["says"])
+    assert "does not take the key" in str(revoked["message"])
     stopped = doctor_on(tmp_path, **{**there, "EMBEDL_HUB_API_BASE_URL": "http://127.0.0.1:9"})["server"]
     assert stopped["is_ok"] is False
-    assert "cannot be reached" in str(stopped["says"])
+    assert "cannot be reached" in str(stopped["message"])
 
 
 def test_the_doctor_reads_the_devices(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_health_is_told_and_listed(lab: Path) -> None:
     assert {row["name"]: row["state"] for row in listed} == dict.fromkeys(("pi-1", "pi-2", "away"), "unknown")
     done = hub("device", "health", "--json", cwd=lab)
     assert done.returncode == 1
-    assert "1 of 3 devices are out:" in done.stderr
+    assert "1 of 3 devices are unavailable:" in done.stderr
     assert "away: reachable:" in done.stderr
     found = {row["device"]: row for row in json.loads(done.stdout)["devices"]}
     assert {name: row["state"] for name, row in found.items()} == {"pi-1": "ok", "pi-2": "ok", "away": "out"}

@@ -91,7 +91,7 @@ def test_the_whole_journey(project: Path, device: str) -> None:
     gated = hub("gate", second["run"], "--baseline", first["run"], "--junit", "gate.xml", "--json", cwd=project)
     assert gated.returncode == 1, gated.stdout + gated.stderr
     result = json.loads(gated.stdout)
-    assert result["verdict"] == "worse"
+    assert result["decision"] == "worse"
     assert result["worsening"]["value"] > 1.5
     # Its repeats are kept aside, with a tag to find them by.
     listed = {run["name"] for run in answer("run", "list", cwd=project)["runs"]}
@@ -109,13 +109,13 @@ def test_int8_by_command_line(project: Path) -> None:
     """Options of the component are options of the command; the comparison says what differs."""
     np.savez(project / "calibration.npz", x=images(8))
     words = ("--here", "--calibration-data", "calibration.npz", "--per-channel", "--input-shape", "1,3,16,16")
-    quantised = answer("compile", "onnxruntime", "net.onnx", *words, cwd=project)
-    run = answer("run", "show", quantised["run"], cwd=project)
+    quantized = answer("compile", "onnxruntime", "net.onnx", *words, cwd=project)
+    run = answer("run", "show", quantized["run"], cwd=project)
     assert run["params"]["per_channel"] is True
     assert run["params"]["quantize_io"] is False
     assert run["params"]["input_shape"] == [1, 3, 16, 16]
-    float_run = answer("compile", "onnxruntime", quantised["run"], "--here", cwd=project)
-    compared = answer("compare", float_run["run"], quantised["run"], cwd=project)
+    float_run = answer("compile", "onnxruntime", quantized["run"], "--here", cwd=project)
+    compared = answer("compare", float_run["run"], quantized["run"], cwd=project)
     assert {"per_channel", "calibration_data"} <= {row["name"] for row in compared["params"]}
 
 
@@ -191,17 +191,20 @@ def test_doctor_says_what_is_here(project: Path) -> None:
     assert "ok" in hub("doctor", cwd=project).stdout
 
 
-def test_an_installer_is_found_by_entry_point(tmp_path: Path) -> None:
-    """Whoever owns an environment brings its installer."""
+def test_a_toolchain_brings_its_installer(tmp_path: Path) -> None:
+    """For what pip cannot set up."""
     package = tmp_path / "bread-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: bread\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[embedl_hub.installers]\noven = bread:install\n")
-    (tmp_path / "bread.py").write_text("def install(): print('the oven is hot')\n")
+    (package / "entry_points.txt").write_text("[embedl_hub.toolchains]\noven = bread:TOOLCHAIN\n")
+    (tmp_path / "bread.py").write_text(
+        "import dataclasses\nfrom embedl_hub.toolchains.tensorrt import TOOLCHAIN as LIKE\n"
+        "TOOLCHAIN = dataclasses.replace(LIKE, name='oven', install=lambda: print('the oven is hot'))\n"
+    )
     done = hub("doctor", "--install", "oven", "--home", tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "the oven is hot" in done.stdout
-    assert "there are: 'oven'" in hub("doctor", "--install", "moon", PYTHONPATH=str(tmp_path)).stderr
+    assert "there are: 'oven', 'tflite'" in hub("doctor", "--install", "moon", PYTHONPATH=str(tmp_path)).stderr
 
 
 @pytest.fixture

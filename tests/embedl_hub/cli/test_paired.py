@@ -38,7 +38,7 @@ def test_a_compile_run_a_profile_run_and_a_file(home: Path, small: Path, large: 
     assert found["models"][2]["ratio"]["low"] > 1
     assert found["models"][2]["conclusion"] == "slower"
     assert [each["number"] for each in found["ranking"]][2] == 2
-    assert found["ranking"][1]["is_told_apart"]
+    assert found["ranking"][1]["is_significant"]
     assert found["rounds"] >= 30
     shown = hub(*words)
     assert shown.returncode == 0, shown.stderr

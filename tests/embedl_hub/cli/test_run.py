@@ -90,7 +90,7 @@ def test_slips_are_answered_with_what_was_meant(home: Path, tmp_path: Path) -> N
     assert all(name in done.output.partition("Known: ")[2] for name in ("onnxruntime", "tensorrt", "tflite"))
     done = CliRunner().invoke(cli, ["gate", "x", "--baseline", "y", "--tolerance", "5", "--home", str(home)])
     assert "write 5% for per cent" in done.output
-    assert "Put aside" in hub(home, "run", "archive", run_id)
+    assert "Archived" in hub(home, "run", "archive", run_id)
     assert "Removed" in hub(home, "run", "delete", "--yes", run_id)
 
 
@@ -154,7 +154,7 @@ def test_a_project_travels_as_one_file(home: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "a.zip"
     assert len(answer(home, "run", "bundle", "--project", "a", "-o", bundle)["runs"]) == 2
     there = tmp_path / "there"
-    assert "2 runs taken in, 0 were here" in hub(there, "run", "import", bundle)
+    assert "2 runs imported, 0 already present" in hub(there, "run", "import", bundle)
     assert names(there) == ["a1", "a0"]
     for wrong in (["run", "bundle", "-o", bundle], ["run", "bundle", "x", "--project", "a", "-o", bundle]):
         with pytest.raises(SystemExit, match="2"):

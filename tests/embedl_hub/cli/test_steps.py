@@ -19,7 +19,8 @@ _PACKAGE = '''
 from dataclasses import dataclass
 from pathlib import Path
 from embedl_hub.core import HubContext
-from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, NoProviderError, ProviderType, RunType
+from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, NoProviderError, RunType
+from embedl_hub.core.toolchain import Toolchain
 
 @dataclass(frozen=True)
 class ToastCompiledModel(CompiledModel):
@@ -54,16 +55,26 @@ class ToastProfiler(Component):
     def run(self, ctx: HubContext, model: ToastCompiledModel) -> ToastResult:
         raise NoProviderError
 
-@ToastCompiler.provider(ProviderType.LOCAL)
+@ToastCompiler.provider("local")
 def toast(ctx, bread, *, crisp=1, heat=0.5, butter=False):
     ctx.client.log_artifact(bread, name="path")
     return ToastCompiledModel.from_current_run(ctx)
 
-@ToastProfiler.provider(ProviderType.LOCAL)
+@ToastProfiler.provider("local")
 def count(ctx, model):
     ctx.client.log_metric("crumbs", 100.0 * model.crisp)
     return ToastResult.from_current_run(ctx)
+
+TOOLCHAIN = Toolchain("toast", "Toast", ToastCompiler, ToastCompiledModel, profiler=ToastProfiler,
+                      providers={"local": "bread", "toaster": "bread"})
 '''
+
+_ENTRY_POINTS = """
+[embedl_hub.toolchains]
+toast = bread:TOOLCHAIN
+[embedl_hub.providers]
+broken = nowhere_to_be_found
+"""
 
 
 @pytest.fixture
@@ -71,7 +82,7 @@ def kitchen(tmp_path: Path) -> Path:
     package = tmp_path / "bread-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: bread\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[embedl_hub.providers]\ntoaster = bread\nbroken = nowhere_to_be_found\n")
+    (package / "entry_points.txt").write_text(_ENTRY_POINTS)
     (tmp_path / "bread.py").write_text(_PACKAGE)
     (tmp_path / "slice.onnx").write_text("bread")
     return tmp_path

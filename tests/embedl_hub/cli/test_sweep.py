@@ -103,7 +103,7 @@ def test_a_cell_that_fails_is_told_and_makes_the_exit_code(folder: Path) -> None
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--engine", "horses"), "There is no engine 'horses'; installed: 'ray', 'threads'"),
+        (("--engine", "horses"), "There is no engine 'horses'; known: 'ray', 'threads'"),
         (("--resume", "nothing"), "There is no sweep 'nothing'"),
     ],
 )

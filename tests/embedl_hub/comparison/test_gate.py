@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.runs import profile_run, samples
 
-from embedl_hub.comparison import GateResult, Verdict, gate, junit_xml
+from embedl_hub.comparison import Decision, GateResult, gate, junit_xml
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import LoggedMetric, Run, RunStatus
 
@@ -33,9 +33,9 @@ class Machine:
         """Measure once."""
         self._count += 1
         self.slow *= float(np.exp(self._random.normal(0, self._weather)))
-        centre = self.true_us[name] * self.slow * float(np.exp(self._random.normal(0, self._noise)))
+        center = self.true_us[name] * self.slow * float(np.exp(self._random.normal(0, self._noise)))
         run = profile_run(
-            self._folder, f"{name}-{self._count}", samples(centre, count=40, spread=0.03, seed=self._count)
+            self._folder, f"{name}-{self._count}", samples(center, count=40, spread=0.03, seed=self._count)
         )
         self.order.append(name)
         return run
@@ -70,7 +70,7 @@ def test_two_alike_pass_whatever_the_weather(make: Make) -> None:
     machine.slow = 1.0
     result = gate(candidate, baseline, measure_again=machine.again)
     assert result.first_look.value > 1.4
-    assert result.verdict is Verdict.OK
+    assert result.decision is Decision.OK
     assert len(result.pairs) >= 3
     assert machine.order[2:6] == ["base", "candidate", "candidate", "base"]
 
@@ -80,9 +80,9 @@ def test_a_real_worsening_fails(make: Make) -> None:
     machine = make()
     machine.true_us["candidate"] = 1120.0
     result = _ask(machine)
-    assert result.verdict is Verdict.WORSE
+    assert result.decision is Decision.WORSE
     assert 1.08 < result.worsening.value < 1.16
-    assert json.loads(json.dumps(result.as_dict()))["verdict"] == "worse"
+    assert json.loads(json.dumps(result.as_dict()))["decision"] == "worse"
 
 
 def test_the_rates_hold_on_a_noisy_machine(make: Make) -> None:
@@ -90,9 +90,9 @@ def test_the_rates_hold_on_a_noisy_machine(make: Make) -> None:
     said = {"alike": 0, "slower": 0}
     for seed in range(40):
         machine = make(noise=0.02, seed=seed)
-        said["alike"] += _ask(machine).verdict is Verdict.WORSE
+        said["alike"] += _ask(machine).decision is Decision.WORSE
         machine.true_us["candidate"] = 1100.0
-        said["slower"] += _ask(machine).verdict is Verdict.WORSE
+        said["slower"] += _ask(machine).decision is Decision.WORSE
     assert said["alike"] <= 1
     assert said["slower"] >= 38
 
@@ -100,7 +100,7 @@ def test_the_rates_hold_on_a_noisy_machine(make: Make) -> None:
 def test_what_nobody_can_tell_is_said(make: Make) -> None:
     """No failure, no praise."""
     result = _ask(make(noise=0.5), most_pairs=6)
-    assert result.verdict is Verdict.CANNOT_TELL
+    assert result.decision is Decision.CANNOT_TELL
     assert "6 turns" in result.reason
 
 
@@ -108,18 +108,18 @@ def test_more_is_better_for_rates(make: Make) -> None:
     """A slower model has fewer frames per second."""
     machine = make()
     machine.true_us["candidate"] = 1150.0
-    assert _ask(machine, metric="fps").verdict is Verdict.WORSE
+    assert _ask(machine, metric="fps").decision is Decision.WORSE
     machine.true_us["candidate"] = 900.0
-    assert _ask(machine, metric="fps").verdict is Verdict.OK
+    assert _ask(machine, metric="fps").decision is Decision.OK
 
 
 def test_without_a_fresh_baseline_every_repeat_must_agree(make: Make) -> None:
     """The machine may have changed since; one repeat within the tolerance is enough to doubt."""
     machine = make(weather=0.0, noise=0.005)
     machine.true_us["candidate"] = 1200.0
-    assert _ask(machine, repeat_baseline=False).verdict is Verdict.WORSE
+    assert _ask(machine, repeat_baseline=False).decision is Decision.WORSE
     machine.true_us["candidate"] = 1000.0
-    assert _ask(machine, repeat_baseline=False).verdict is Verdict.OK
+    assert _ask(machine, repeat_baseline=False).decision is Decision.OK
     assert "base" not in machine.order[-3:]
 
 
@@ -128,8 +128,8 @@ def test_a_profile_nobody_repeats_is_never_worse(make: Make) -> None:
     machine = make(weather=0.0)
     machine.true_us["candidate"] = 2000.0
     baseline, candidate = machine.profile("base"), machine.profile("candidate")
-    assert gate(candidate, baseline).verdict is Verdict.CANNOT_TELL
-    assert gate(baseline, candidate).verdict is Verdict.OK
+    assert gate(candidate, baseline).decision is Decision.CANNOT_TELL
+    assert gate(baseline, candidate).decision is Decision.OK
 
 
 def test_what_is_no_measurement_counts_as_it_is() -> None:
@@ -139,8 +139,8 @@ def test_what_is_no_measurement_counts_as_it_is() -> None:
         return Run(name, "p", "EVAL", name, RunStatus.FINISHED, 0, 1, metrics=(LoggedMetric("cosine", value),))
 
     worse = gate(evaluated("b", 0.8), evaluated("a", 1.0), metric="cosine")
-    assert worse.verdict is Verdict.WORSE
-    assert gate(evaluated("b", 0.99), evaluated("a", 1.0), metric="cosine").verdict is Verdict.OK
+    assert worse.decision is Decision.WORSE
+    assert gate(evaluated("b", 0.99), evaluated("a", 1.0), metric="cosine").decision is Decision.OK
 
 
 def test_slips_are_answered(make: Make, tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
-from support.runs import layer
+from support import runs
 
-from embedl_hub.comparison._layers import overlay
+from embedl_hub.comparison._overlay import overlay
+from embedl_hub.core.document import LayerRow
+
+
+def layer(name: str, time_ms: float | None, *nodes: str, op_type: str = "Conv") -> LayerRow:
+    """Return a row of a document."""
+    return LayerRow.from_json(runs.layer(name, time_ms, *nodes, op_type=op_type))
 
 
 def test_fusions_meet_in_one_row() -> None:
@@ -37,7 +41,7 @@ _TABLES = st.lists(st.lists(st.tuples(_NODES, st.floats(0, 10)), max_size=6), mi
 @given(_TABLES)
 def test_no_time_is_lost(tables: list[list[tuple[list[str], float]]]) -> None:
     """Each run's rows add up to what its layers did, and no node stands in two rows."""
-    given_rows: list[list[dict[str, Any]]] = [
+    given_rows: list[list[LayerRow]] = [
         [layer(f"l{number}", time, *nodes) for number, (nodes, time) in enumerate(rows)] for rows in tables
     ]
     rows = overlay(given_rows)

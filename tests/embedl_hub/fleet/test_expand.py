@@ -13,7 +13,7 @@ from support.fleet import model_files, plain_sweep
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.fleet import StepKind, Sweep, SweepModel, SweepOption, Target, expand
-from embedl_hub.fleet._check import check_sweep
+from embedl_hub.fleet._plan import check_sweep
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,7 +31,8 @@ from embedl_hub.core import HubContext, context
 from embedl_hub.core.device import Device
 from embedl_hub.fleet import CellState, Listener, Outcome, Step, Target, _work, expand, find_sweep, run_sweep
 from embedl_hub.health import HealthWatch
-from embedl_hub.tracking import Store, _database
+from embedl_hub.tracking import Store
+from embedl_hub.tracking._sql import database as _database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

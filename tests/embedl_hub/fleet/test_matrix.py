@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embedl_hub.fleet import Cell, Plan, Standing, Step, StepKind, Target, matrix_of
+from embedl_hub.fleet import Cell, CellState, Plan, Step, StepKind, Target, matrix_of
 from embedl_hub.fleet._matrix import Matrix, MatrixCell, Slot
 from embedl_hub.tracking import LoggedMetric, LoggedParam, Run, RunStatus, Value
 
@@ -44,24 +44,24 @@ def _held(*runs: Run, option: str = "float") -> MatrixCell:
 
 
 def test_a_cell_without_runs_waits() -> None:
-    assert _held().state is Standing.WAITING
+    assert _held().state is CellState.WAITING
     assert _held().run_id is None
 
 
 def test_a_cell_goes_on_until_its_last_step_has_ended() -> None:
     compiled = _run("c", "m-compile", "COMPILE", params={"from_cache": True})
-    assert _held(compiled).state is Standing.RUNNING
+    assert _held(compiled).state is CellState.RUNNING
     under_way = _run("p", "m-float-profile", status=RunStatus.RUNNING)
-    assert _held(compiled, under_way).state is Standing.RUNNING
+    assert _held(compiled, under_way).state is CellState.RUNNING
     done = _held(compiled, _run("p", "m-float-profile", metrics={"latency": 2.0}, params={"verdict": "drifting"}))
-    assert (done.state, done.verdict, done.run_id, done.is_cached) == (Standing.DONE, "drifting", "p", True)
+    assert (done.state, done.verdict, done.run_id, done.is_cached) == (CellState.DONE, "drifting", "p", True)
     assert done.metrics == {"latency": 2.0}
 
 
 def test_what_counts_is_the_try_that_finished() -> None:
     failed = _run("one", "m-compile", "COMPILE", started_ms=1, status=RunStatus.FAILED, error="board gone")
     cell = _held(failed)
-    assert (cell.state, cell.reason) == (Standing.FAILED, "board gone")
+    assert (cell.state, cell.reason) == (CellState.FAILED, "board gone")
     again = _run("two", "m-compile", "COMPILE", started_ms=2, metrics={"size": 1.0})
     late = _run("three", "m-compile", "COMPILE", started_ms=3, status=RunStatus.KILLED)
     assert _held(late, again, failed).run_ids == {StepKind.COMPILE: "two"}
@@ -75,8 +75,8 @@ def test_a_stopped_step_has_a_reason_in_words() -> None:
 def test_a_shared_step_counts_for_every_cell_that_needs_it() -> None:
     failed = _run("c", "m-compile", "COMPILE", status=RunStatus.FAILED, error="no")
     matrix = matrix_of(_plan(("m", "float"), ("m", "int8"), ("n", "float")), [failed])
-    assert matrix.count(Standing.FAILED) == 2
-    assert matrix.count(Standing.WAITING) == 1
+    assert matrix.count(CellState.FAILED) == 2
+    assert matrix.count(CellState.WAITING) == 1
     assert (matrix.models, matrix.options, matrix.targets) == (("m", "n"), ("float", "int8"), ("board",))
 
 
@@ -89,7 +89,7 @@ def test_an_evaluation_adds_its_numbers_to_the_cell_it_judges() -> None:
 
 def _of(cells: list[tuple[float, float]]) -> Matrix:
     held = {
-        (str(place), "o", "t"): MatrixCell(str(place), "o", "t", Standing.DONE, metrics={"latency": x, "accuracy": y})
+        (str(place), "o", "t"): MatrixCell(str(place), "o", "t", CellState.DONE, metrics={"latency": x, "accuracy": y})
         for place, (x, y) in enumerate(cells)
     }
     return Matrix("s", tuple(key[0] for key in held), ("o",), ("t",), held, {})

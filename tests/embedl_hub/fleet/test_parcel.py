@@ -10,7 +10,7 @@ from embedl_hub.core import HubContext
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.fleet import Job, Step, StepKind, SweepModel, Target
 from embedl_hub.fleet import _parcel as parcel_module
-from embedl_hub.fleet._parcel import Packer, bundle_bytes, take_in, unpack
+from embedl_hub.fleet._parcel import Packer, bundle_bytes, import_runs, unpack
 from embedl_hub.tracking import Store
 
 
@@ -127,7 +127,7 @@ def test_a_compiled_model_brings_its_run(tmp_path: Path, there: Store) -> None:
         assert len(shelf.fetched) == 1
         back = bundle_bytes(there, run.id, known=parcel.known)
         assert len(back) < 2000
-        take_in(ctx.client.store, back)
+        import_runs(ctx.client.store, back)
         assert ctx.client.store.run(run.id).artifacts["path"].sha256 == arrived.artifacts["path"].sha256
 
 

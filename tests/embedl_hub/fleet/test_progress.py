@@ -35,5 +35,5 @@ def test_what_is_left_is_estimated_by_kind_and_target(tmp_path: Path) -> None:
 def test_engines_are_found_by_name() -> None:
     """Ours is an entry point as any other; one that is not installed is answered with those that are."""
     assert find_engine("threads") == Threads()
-    with pytest.raises(ConfigError, match=r"no engine 'horses'; installed: .*'threads'"):
+    with pytest.raises(ConfigError, match=r"no engine 'horses'; known: .*'threads'"):
         find_engine("horses")

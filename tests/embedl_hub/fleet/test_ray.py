@@ -24,7 +24,7 @@ from embedl_hub.errors import ConfigError, WorkerLostError
 from embedl_hub.fleet import (
     HERE,
     CellState,
-    DeviceWish,
+    DeviceSelection,
     Job,
     Plan,
     Ray,
@@ -121,7 +121,7 @@ def check_free(cluster: Cluster, board: str) -> None:
 
 
 def step_plan(ctx: HubContext, models: tuple[SweepModel, ...], *boards: str, **values: object) -> Plan:
-    sweep = plain_sweep(models, options={"only": values}, devices=DeviceWish(boards or BOARDS))
+    sweep = plain_sweep(models, options={"only": values}, devices=DeviceSelection(boards or BOARDS))
     return plan_sweep(ctx, sweep)
 
 
@@ -288,7 +288,7 @@ def slow_sweep(folder: Path) -> Sweep:
     mark = folder / "mark"
     board = f"if test -e {mark}; then touch {mark}-2; test -e {mark}-go || sleep 120; fi; touch {mark}"
     options: dict[str, dict[str, object]] = {"only": {"command": ("sh", "-c", board)}}
-    return plain_sweep(model_files(folder / "models", 3), options=options, devices=DeviceWish(("b0",)))
+    return plain_sweep(model_files(folder / "models", 3), options=options, devices=DeviceSelection(("b0",)))
 
 
 def test_a_killed_driver_leaves_nothing_behind(cluster: Cluster, ctx: HubContext, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_here_is_the_host_that_sweeps(cluster: Cluster, tmp_path: Path) -> None:
     """This machine needs no resource of the cluster, and its steps run on it."""
     note = tmp_path / "note"
     sweep = plain_sweep(
-        model_files(tmp_path / "models", 1), options={"only": {"note": str(note)}}, devices=DeviceWish((HERE,))
+        model_files(tmp_path / "models", 1), options={"only": {"note": str(note)}}, devices=DeviceSelection((HERE,))
     )
     with HubContext("fleet", [Device(HERE)], home=tmp_path / "home") as ctx:
         result = run_sweep(ctx, sweep, engine=engine(cluster))

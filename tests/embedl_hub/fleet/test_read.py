@@ -10,7 +10,7 @@ from support.fleet import model_files, plain_device, plain_sweep
 
 from embedl_hub.core.device import DeviceQuery, DeviceSpec, Pool
 from embedl_hub.errors import ConfigError
-from embedl_hub.fleet import DeviceWish, StepKind, SweepModel, SweepOption, plan_sweep, read_sweep
+from embedl_hub.fleet import DeviceSelection, StepKind, SweepModel, SweepOption, plan_sweep, read_sweep
 from embedl_hub.testing import temporary_context
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ names = ["x", "y"]
 
 
 def test_a_file_becomes_a_sweep(tmp_path: Path) -> None:
-    """Paths are the file's neighbours, lists are tuples, a pattern is a model for each file."""
+    """Paths are the file's neighbors, lists are tuples, a pattern is a model for each file."""
     model_files(tmp_path / "models", 3)
     (tmp_path / "plan.toml").write_text(GOOD)
     sweep = read_sweep(tmp_path / "plan.toml")
@@ -56,7 +56,7 @@ def test_a_file_becomes_a_sweep(tmp_path: Path) -> None:
         SweepOption("float"),
         SweepOption("slow", {StepKind.PROFILE: {"wait_s": 0.5, "command": ("sleep", "1")}}),
     )
-    assert sweep.devices == DeviceWish(("x", "y"))
+    assert sweep.devices == DeviceSelection(("x", "y"))
 
 
 def test_everything_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_everything_wrong_with_a_sweep_is_said_before_anything_runs(tmp_path: Pa
     sweep = plain_sweep(
         (*good, gone, *good),
         options={"o": {"waits": 1, "note": "$notes", "fail": {1, 2}}},
-        devices=DeviceWish(("x", "z"), where="arch=aarch64"),
+        devices=DeviceSelection(("x", "z"), where="arch=aarch64"),
         retries=-1,
         rank=True,
     )
@@ -155,7 +155,7 @@ def test_targets_are_names_queries_and_pools(tmp_path: Path) -> None:
     pools = {"arms": Pool("arms", DeviceQuery.parse("arch=aarch64")), "a": Pool("a", names=("a",))}
 
     def targets(**wishes: Any) -> dict[str, tuple[str, ...]]:
-        plan = plan_sweep(ctx, replace(sweep, devices=DeviceWish(**wishes)), pools=pools)
+        plan = plan_sweep(ctx, replace(sweep, devices=DeviceSelection(**wishes)), pools=pools)
         return {target.name: target.devices for target in plan.targets}
 
     with temporary_context(devices) as ctx:

@@ -26,7 +26,7 @@ from embedl_hub.core.device import Device, LocalCommandRunner
 from embedl_hub.errors import ConfigError
 from embedl_hub.fleet import (
     CellState,
-    DeviceWish,
+    DeviceSelection,
     Listener,
     Outcome,
     Step,
@@ -70,7 +70,7 @@ def test_shared_steps_are_done_once_and_cells_end_once(tmp_path: Path) -> None:
         assert tags["step"] in result.plan.steps
         assert assert_no_overlap(store, result.id) == 12
     assert result.count(CellState.DONE) == 8
-    assert {each.metric("latency_median") for each in result.cells} == {1.0, 2.0}
+    assert {each.metrics.get("latency_median") for each in result.cells} == {1.0, 2.0}
     assert result.cells[0].outcomes[StepKind.PROFILE].verdict == "stable"
     assert_each_ended_once(result, heard)
     assert len(heard.steps) == 12
@@ -167,7 +167,7 @@ def test_measurements_are_made_anew_unless_asked(tmp_path: Path) -> None:
         reused = run_sweep(ctx, replace(sweep, reuse_measurements=True))
         assert store_of(ctx).count("type = 'PROFILE'") == 2
         assert reused.cells[0].outcomes[StepKind.PROFILE].is_cached
-        assert reused.cells[0].metric("latency_median") == 1.0
+        assert reused.cells[0].metrics.get("latency_median") == 1.0
 
 
 def test_this_machine_needs_no_device(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_leaving_the_engine_stops_what_runs(tmp_path: Path) -> None:
     """Within moments, whatever the step would still do; what waited is taken back."""
     device = Device("x", LocalCommandRunner(), provider_type="plain", lease_dir=str(tmp_path / "lease"))
     sweep = plain_sweep(
-        model_files(tmp_path, 2), options={"a": {"command": ("sleep", "60")}}, devices=DeviceWish(("x",))
+        model_files(tmp_path, 2), options={"a": {"command": ("sleep", "60")}}, devices=DeviceSelection(("x",))
     )
 
     class Impatient(Listener):

@@ -16,7 +16,7 @@ from support.sshd import SSHServer
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import Device, EmbedlONNXRuntimeConfig, SSHCommandRunner, recall_spec
 from embedl_hub.health import Health, HealthCheck, HealthLimits, HealthReport, check_device, device_health
-from embedl_hub.tflite.environment import CACHE_VARIABLE
+from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE
 from embedl_hub.tracking import RunStatus, Store
 
 # Other tests fill this machine's disk and heat it as they like.
@@ -27,7 +27,7 @@ Make = Callable[..., Device]
 
 
 def verdicts(report: HealthReport) -> dict[str, str]:
-    return {check.name: check.verdict for check in report.checks}
+    return {check.name: check.outcome for check in report.checks}
 
 
 def found(report: HealthReport, name: str) -> HealthCheck:
@@ -242,5 +242,5 @@ def test_this_machine_is_not_out_for_a_toolchain_that_is_not_set_up(
     """The others still work; what is missing is said."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     report = check_device(open_context(Device("here")), "here", LIMITS)
-    assert [(check.verdict, check.says) for check in report.checks] == [("ok", "not set up: tflite converter")]
+    assert [(check.outcome, check.message) for check in report.checks] == [("ok", "not set up: tflite converter")]
     assert report.health.state == "ok"

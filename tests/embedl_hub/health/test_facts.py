@@ -2,15 +2,14 @@
 
 from embedl_hub.core.device import Device
 from embedl_hub.health import HealthLimits
-from embedl_hub.health._facts import Facts, read_facts
-from embedl_hub.health._look import judge
+from embedl_hub.health._checks import Facts, judge, read_facts
 
 WELL = "epoch=1000\nwritable=yes\nfree_kib=2000000\ntemperature=41000\ntemperature=47500\ncooling=0 Processor\n"
 LIMITS = HealthLimits()
 
 
 def verdicts(facts: Facts) -> dict[str, tuple[str, str]]:
-    return {check.name: (check.verdict, check.says) for check in judge(Device("pi"), facts, LIMITS)}
+    return {check.name: (check.outcome, check.message) for check in judge(Device("pi"), facts, LIMITS)}
 
 
 def test_a_board_that_is_well() -> None:

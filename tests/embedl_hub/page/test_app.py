@@ -17,9 +17,8 @@ from support.recorded import HOSTILE, Recorded
 from embedl_hub import page
 from embedl_hub.errors import TrackingError
 from embedl_hub.page import _entry
-from embedl_hub.page._scope import Scope
 from embedl_hub.page._views import _titles
-from embedl_hub.tracking import Client, RunStatus
+from embedl_hub.tracking import Client, RunStatus, Store
 
 
 def addresses(shown: Recorded) -> list[str]:
@@ -304,7 +303,7 @@ def form_token(visitor: TestClient, run_id: str) -> str:
     return found[1]
 
 
-def test_runs_are_labelled_archived_and_deleted(own: Recorded) -> None:
+def test_runs_are_labeled_archived_and_deleted(own: Recorded) -> None:
     """With the token of the form."""
     visitor = TestClient(page.app(lambda: own.store, read_only=False))
     run_id = own.ids["train"]
@@ -382,7 +381,7 @@ def test_a_mistake_of_ours_tells_nothing(shown: Recorded, monkeypatch: pytest.Mo
     def broken(*_: object) -> None:
         raise RuntimeError("a secret path")
 
-    monkeypatch.setattr(Scope, "projects", broken)
+    monkeypatch.setattr(Store, "projects", broken)
     answer = TestClient(page.app(lambda: shown.store), raise_server_exceptions=False).get("/projects")
     assert answer.status_code == 500
     assert "secret" not in answer.text
@@ -393,7 +392,7 @@ def test_a_store_that_fails_is_said(shown: Recorded, monkeypatch: pytest.MonkeyP
     def damaged(*_: object) -> None:
         raise TrackingError("The index is damaged; rebuild it with: embedl-hub reindex")
 
-    monkeypatch.setattr(Scope, "projects", damaged)
+    monkeypatch.setattr(Store, "projects", damaged)
     answer = TestClient(page.app(lambda: shown.store)).get("/projects")
     assert answer.status_code == 503
     assert "embedl-hub reindex" in answer.text
@@ -420,7 +419,7 @@ def test_what_is_missing_is_named_with_its_line(shown: Recorded, monkeypatch: py
 
 
 def test_a_sweep_is_a_heat_map_with_every_verdict(visitor: TestClient, shown: Recorded) -> None:
-    """Every number in its place and colour, what failed with its reason, each a link to its run."""
+    """Every number in its place and color, what failed with its reason, each a link to its run."""
     sweep = shown.sweeps["sweep"]
     html = visitor.get(f"/sweeps/{sweep}").text
     rows = re.findall(r'<tr><th scope="row" class="text">(small|large)</th>(.*?)</tr>', html, re.DOTALL)
@@ -428,7 +427,7 @@ def test_a_sweep_is_a_heat_map_with_every_verdict(visitor: TestClient, shown: Re
     for _, cells in rows:
         shades = re.findall(r"shade-(\d)", cells)
         assert len(shades) == 4
-        assert {"0", "8"} <= set(shades), "within a model the colours go from the best to the worst"
+        assert {"0", "8"} <= set(shades), "within a model the colors go from the best to the worst"
         assert len(re.findall(r'href="/runs/[0-9a-f]+"', cells)) == 4
     assert "large does not fit" in html
     assert html.count('<span class="mark">drifting</span>') == 3

@@ -319,10 +319,10 @@ def test_nothing_is_cut_off_on_a_narrow_screen(browser: Browser, site: str, show
     ):
         tab.goto(site + address)
         assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
-        colours = tab.evaluate(
+        colors = tab.evaluate(
             "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
         )
-        ink, ground = (sum(map(int, re.findall(r"\d+", colour)[:3])) / 3 for colour in colours)
+        ink, ground = (sum(map(int, re.findall(r"\d+", color)[:3])) / 3 for color in colors)
         assert abs(ink - ground) > 150
         assert (ink > ground) == (scheme == "dark")
     context.close()

@@ -12,7 +12,7 @@ import pytest
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.server import KeyRing
-from embedl_hub.server._limits import Buckets
+from embedl_hub.server._keys import Buckets
 
 if TYPE_CHECKING:
     from pathlib import Path

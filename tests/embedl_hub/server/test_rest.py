@@ -83,7 +83,7 @@ def test_lists_are_paged_newest_first(project: Project) -> None:
     assert rest["data"]["pagination"]["hasMore"] is False
     assert project.get("/runs?limit=501")[0] == 400
     assert project.get("/runs?limit=-1")[0] == 400
-    assert project.get("/runs?colour=red")[0] == 400
+    assert project.get("/runs?color=red")[0] == 400
 
 
 def test_runs_are_found_by_what_they_are_and_logged(project: Project) -> None:

@@ -276,7 +276,7 @@ def test_another_thread_has_no_run_and_is_told_how_to_get_one(client: Client, st
 
 def test_without_a_run_every_log_call_says_so(client: Client, tmp_path: Path) -> None:
     """Outside of a run nothing is logged silently."""
-    assert not client.has_run()
+    assert not client._stack()
     for log in (
         lambda: client.log_param("a", 1),
         lambda: client.log_metric("a", 1),

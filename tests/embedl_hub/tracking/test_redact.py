@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from embedl_hub.tracking import Client, Redactor, Store, reindex
-from embedl_hub.tracking._redact import REDACTED, is_secret_name
+from embedl_hub.tracking._values import REDACTED, is_secret_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     ],
 )  # fmt: skip
 def test_telling_names_are_secret(name: str) -> None:
-    """Names under which people keep secrets are recognised, in every spelling."""
+    """Names under which people keep secrets are recognized, in every spelling."""
     assert is_secret_name(name)
 
 

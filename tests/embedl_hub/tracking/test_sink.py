@@ -95,7 +95,7 @@ def test_a_run_that_cannot_begin_leaves_nothing(home: Path) -> None:
     store.close()
     with pytest.raises(TrackingError, match="is not open"), client.start_run():
         pass
-    assert not client.has_run()
+    assert not client._stack()
     assert list((home / "runs").iterdir()) == []
     client.close()
 

@@ -346,7 +346,7 @@ def test_a_file_that_is_no_database_leaves_no_connection_open(home: Path, monkey
 
     home.mkdir(exist_ok=True)
     (home / "hub.db").write_bytes(b"no database " * 1000)
-    monkeypatch.setattr("embedl_hub.tracking._database.sqlite3.connect", opening)
+    monkeypatch.setattr("embedl_hub.tracking._sql.database.sqlite3.connect", opening)
     with pytest.raises(TrackingError, match="is damaged"):
         Store(home).open()
     assert len(opened) == 1

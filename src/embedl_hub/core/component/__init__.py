@@ -1,25 +1,32 @@
 """Components, their providers and their outputs: the seam for toolchains and devices of your own."""
 
-from embedl_hub.core.component._check import CheckResult
-from embedl_hub.core.component._component import CLAIMED, Component
-from embedl_hub.core.component._dispatch import InstalledProvider, installed_providers
+from typing import Any
+
+from embedl_hub.core.component._component import CLAIMED, Component, resolve
+from embedl_hub.core.component._dispatch import load_provider, make_provider_type, provider_types
 from embedl_hub.core.component._output import CompiledModel, ComponentOutput
-from embedl_hub.core.component._provider_type import ProviderType
 from embedl_hub.errors import NoProviderError
 from embedl_hub.tracking import LoggedArtifact, LoggedMetric, LoggedParam, RunType
 
 __all__ = [
     "CLAIMED",
-    "CheckResult",
     "CompiledModel",
     "Component",
     "ComponentOutput",
-    "InstalledProvider",
     "LoggedArtifact",
     "LoggedMetric",
     "LoggedParam",
     "NoProviderError",
     "ProviderType",
     "RunType",
-    "installed_providers",
+    "load_provider",
+    "provider_types",
+    "resolve",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - the enum
+    # Made of what is installed, so it is made when somebody asks for it.
+    if name == "ProviderType":
+        return make_provider_type()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

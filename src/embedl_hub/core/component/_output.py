@@ -8,12 +8,13 @@ import json
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from embedl_hub.errors import OutputError, known
+from embedl_hub.errors import OutputError, quoted_list
 from embedl_hub.tracking import LoggedArtifact, LoggedMetric, LoggedParam, Run
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ class ComponentOutput:
         """Build the result of a recorded run again, from the store."""
         own = {field.name: field for field in fields(cls) if field.init}
         if unknown := set(extra) - set(own):
-            raise OutputError(f"{cls.__name__} has no field {known(unknown)}; its fields are: {known(own)}.")
+            raise OutputError(
+                f"{cls.__name__} has no field {quoted_list(unknown)}; its fields are: {quoted_list(own)}."
+            )
         values: dict[str, Any] = {}
         missing: list[str] = []
         for name, field in own.items():
@@ -51,9 +54,10 @@ class ComponentOutput:
                 missing.append(name)
         if missing:
             raise OutputError(
-                f"{cls.__name__} needs {known(missing)}, which run {run.id} did not log. It logged the artifacts "
-                f"{known(run.artifacts)}, the parameters {known(run.params)} and the metrics "
-                f"{known({metric.name for metric in run.metrics})}. Log it under that name, or pass it as a keyword."
+                f"{cls.__name__} needs {quoted_list(missing)}, which run {run.id} did not log. It logged the artifacts "
+                f"{quoted_list(run.artifacts)}, the parameters {quoted_list(run.params)} and the metrics "
+                f"{quoted_list({metric.name for metric in run.metrics})}. Log it under that name, or pass it as a "
+                f"keyword."
             )
         return cls(**values)
 
@@ -103,7 +107,7 @@ def _convert(cls: type, name: str, value: object, wanted: tuple[Any, ...]) -> ob
     if not plain or Any in plain or (value is None and types.NoneType in plain):
         return value
     for kind in plain:
-        if isinstance(kind, type) and type(value) is kind:
+        if isinstance(kind, type) and (type(value) is kind or (isinstance(value, kind) and inspect.isabstract(kind))):
             return value
     for kind in plain:
         converted = _convert_to(kind, value)
@@ -121,6 +125,8 @@ def _convert_to(kind: Any, value: Any) -> object:  # noqa: ANN401 - any declared
             return {"true": True, "false": False}.get(str(value).lower(), MISSING)
         if kind is int:
             return int(value) if float(value).is_integer() else MISSING
+        if kind is Mapping:
+            kind = dict
         if kind in (list, tuple, set, frozenset, dict):
             parsed = json.loads(value) if isinstance(value, str) else value
             return kind(parsed) if isinstance(parsed, dict if kind is dict else list) else MISSING

@@ -1,33 +1,50 @@
-"""Devices and how to reach them."""
+"""Devices and how to reach them. The toolchains' and services' own settings are found on use."""
 
-from embedl_hub.core.device._aws import AWSConfig
-from embedl_hub.core.device._board import BOARD_LABEL, Board
-from embedl_hub.core.device._config import ProviderConfig
-from embedl_hub.core.device._device import Device
-from embedl_hub.core.device._devices_file import DEVICES_FILE, load_devices, make_device, read_devices
-from embedl_hub.core.device._here import LocalConfig
-from embedl_hub.core.device._kind import DeviceKind, device_kind_names, find_device_kind, register_device_kind
-from embedl_hub.core.device._litert import EmbedlLiteRTConfig, LiteRTConfig
+from typing import Any
+
+from embedl_hub.core.device._board import BOARD_LABEL, Board, recall_spec, remember_spec
+from embedl_hub.core.device._device import Device, DeviceSpec, MeasuringConfig, ProviderConfig, check_args
+from embedl_hub.core.device._devices_file import (
+    DEVICES_FILE,
+    Pool,
+    load_devices,
+    load_pools,
+    make_device,
+    make_pool,
+    read_devices,
+)
+from embedl_hub.core.device._kind import (
+    ANY_RUNNER,
+    LOCAL,
+    NO_RUNNER,
+    CheckResult,
+    DeviceKind,
+    RunnerKind,
+    device_kind_names,
+    device_kinds,
+    find_device_kind,
+    find_runner,
+    register_device_kind,
+    register_runner,
+    runner_names,
+)
 from embedl_hub.core.device._local import LocalCommandRunner
-from embedl_hub.core.device._measuring import MeasuringConfig
-from embedl_hub.core.device._onnxruntime import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
-from embedl_hub.core.device._pools import Pool, load_pools, make_pool
 from embedl_hub.core.device._process import Commands, stoppable_commands
-from embedl_hub.core.device._qai_hub import QAIHubConfig
 from embedl_hub.core.device._query import Clause, DeviceQuery
-from embedl_hub.core.device._recall import recall_spec, remember_spec
 from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner, Lease, LeasingRunner
-from embedl_hub.core.device._spec import DeviceSpec
 from embedl_hub.core.device._ssh import SSHCommandRunner
 from embedl_hub.core.device._ssh_config import SSHConfig
-from embedl_hub.core.device._tensorrt import TensorRTRTXConfig, TrtexecConfig
+from embedl_hub.core.faces import lazy_face, local_config
 
 __all__ = [
+    "ANY_RUNNER",
     "BOARD_LABEL",
     "DEVICES_FILE",
-    "AWSConfig",
+    "LOCAL",
+    "NO_RUNNER",
     "AnyPath",
     "Board",
+    "CheckResult",
     "Clause",
     "CommandResult",
     "CommandRunner",
@@ -36,24 +53,20 @@ __all__ = [
     "DeviceKind",
     "DeviceQuery",
     "DeviceSpec",
-    "EmbedlLiteRTConfig",
-    "EmbedlONNXRuntimeConfig",
     "Lease",
     "LeasingRunner",
-    "LiteRTConfig",
     "LocalCommandRunner",
-    "LocalConfig",
     "MeasuringConfig",
-    "ONNXRuntimeConfig",
     "Pool",
     "ProviderConfig",
-    "QAIHubConfig",
+    "RunnerKind",
     "SSHCommandRunner",
     "SSHConfig",
-    "TensorRTRTXConfig",
-    "TrtexecConfig",
+    "check_args",
     "device_kind_names",
+    "device_kinds",
     "find_device_kind",
+    "find_runner",
     "load_devices",
     "load_pools",
     "make_device",
@@ -61,6 +74,14 @@ __all__ = [
     "read_devices",
     "recall_spec",
     "register_device_kind",
+    "register_runner",
     "remember_spec",
+    "runner_names",
     "stoppable_commands",
 ]
+
+_find, __dir__ = lazy_face(__name__, __all__)
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class
+    return local_config() if name == "LocalConfig" else _find(name)

@@ -6,19 +6,78 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
+import os
+import secrets
 import threading
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedl_hub.core.device._spec import PROBE, DeviceSpec, parse_probe, spec_of
+from embedl_hub.core.device._device import PROBE, Device, DeviceSpec, parse_probe, spec_of
 from embedl_hub.errors import CommandError, DeviceError, TransferError
 from embedl_hub.paths import RemotePath
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from embedl_hub.core.device._device import Device
     from embedl_hub.core.device._runner import CommandRunner
+
+BOARDS_FOLDER = "boards"
+_LOG = logging.getLogger("embedl_hub")
+
+
+def recall_spec(home: Path | None, device: Device) -> DeviceSpec:
+    """Return what is known of a device without asking it: what the user says, over what it said before."""
+    path = _path(home, device)
+    if path is None:
+        return device.spec
+    try:
+        values = json.loads(path.read_bytes())["spec"]
+        kept = {each.name: values[each.name] for each in fields(DeviceSpec) if each.name in values}
+        lists = {name: tuple(kept.get(name, ())) for name in ("accelerators", "features")}
+        remembered = DeviceSpec(**{**kept, **lists})
+    except FileNotFoundError:
+        return device.spec
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        # A memory that cannot be read is no memory; the next answer of the board replaces it.
+        _LOG.info("What device %r said before cannot be read from %s: %s", device.name, path, error)
+        return device.spec
+    return device.spec.over(remembered)
+
+
+def remember_spec(home: Path | None, device: Device, found: DeviceSpec) -> None:
+    """Keep what a board said of itself; a home that cannot be written is no reason to stop."""
+    path = _path(home, device)
+    if path is None:
+        return
+    content = {"device": device.name, "reached_by": _address(device), "spec": asdict(found)}
+    text = json.dumps(content, indent=1).encode()
+    try:
+        if path.exists() and path.read_bytes() == text:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        part.write_bytes(text)
+        part.replace(path)
+    except OSError as error:
+        _LOG.info("What device %r is cannot be kept in %s: %s", device.name, path, error)
+
+
+def _path(home: Path | None, device: Device) -> Path | None:
+    address = _address(device)
+    if home is None or address is None:
+        return None
+    # Hashed: a device may be called what no file can.
+    key = hashlib.sha256(f"{device.name}\0{address}".encode()).hexdigest()[:32]
+    return home / BOARDS_FOLDER / f"{key}.json"
+
+
+def _address(device: Device) -> str | None:
+    """Return where a board is; None for runners that do not say what makes two of them the same."""
+    return getattr(device.runner, "address", None)
+
 
 BOARD_LABEL = "edgeproof-board"
 _QUICK_S = 60.0
@@ -53,21 +112,11 @@ done
 """
 
 # $1 root, then run ids
-_REMOVE_RUNS = """\
-root=$1
-shift
-for run in "$@"; do rm -rf -- "$root/runs/$run"; done
-"""
+_REMOVE_RUNS = 'root=$1; shift; for run in "$@"; do rm -rf -- "$root/runs/$run"; done'
 
 
 class Board:
-    """The hub's folders on one device.
-
-    Args:
-        device: The device.
-        runner: How to run commands there.
-        remember: Told what the board says it is, whenever it is asked.
-    """
+    """The hub's folders on one device; ``remember`` is told what the board says it is, whenever it is asked."""
 
     def __init__(
         self, device: Device, runner: CommandRunner, remember: Callable[[DeviceSpec], None] | None = None

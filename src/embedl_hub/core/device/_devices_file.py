@@ -1,7 +1,7 @@
 """Devices written down in a TOML file: read into devices, checked with the names that are known.
 
     [devices.kitchen]
-    type = "embedl_onnxruntime"
+    type = "my_board"
     ssh = { host = "192.168.1.20", username = "pi" }
     config = { threads = 4 }
 
@@ -10,30 +10,26 @@ Secrets have no place in it: keys stay with ssh and its agent, tokens where a ve
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from embedl_hub.core.device._device import Device
-from embedl_hub.core.device._kind import DeviceKind, find_device_kind
-from embedl_hub.core.device._local import LocalCommandRunner
-from embedl_hub.core.device._spec import DeviceSpec
-from embedl_hub.core.device._ssh import SSHCommandRunner
-from embedl_hub.core.device._ssh_config import SSHConfig
-from embedl_hub.errors import ConfigError, known
+from embedl_hub.core.device._device import Device, DeviceSpec
+from embedl_hub.core.device._kind import DeviceKind, device_kind_names, find_device_kind, runner_names
+from embedl_hub.core.device._query import DeviceQuery, same_size
+from embedl_hub.errors import ConfigError, UnknownDeviceError, quoted_list
 
 if TYPE_CHECKING:
-    import os
-
-    from embedl_hub.core.device._config import ProviderConfig
     from embedl_hub.core.device._runner import CommandRunner
 
 DEVICES_FILE = "devices.toml"
 _TABLES = ("devices", "pools")
-_KEYS = ("type", "runner", "ssh", "spec", "config", "artifact_root", "store_cap_bytes", "lease_dir")
+_KEYS = ("type", "runner", "spec", "config", "artifact_root", "store_cap_bytes", "lease_dir")
 _SECRET = re.compile(r"pass(word|phrase)|secret|token|api_?key", re.IGNORECASE)
 
 Record = TypeVar("Record")
@@ -60,7 +56,7 @@ def read_tables(path: str | os.PathLike[str], group: str) -> dict[str, Mapping[s
         raise ConfigError(f"The devices in {file} cannot be read: {error}.") from error
     if unknown := set(document) - set(_TABLES):
         raise ConfigError(
-            f"{file} holds {known(unknown)}; devices go into tables [devices.NAME], pools into [pools.NAME]."
+            f"{file} holds {quoted_list(unknown)}; devices go into tables [devices.NAME], pools into [pools.NAME]."
         )
     tables = document.get(group, {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
@@ -71,12 +67,12 @@ def read_tables(path: str | os.PathLike[str], group: str) -> dict[str, Mapping[s
 def make_device(name: str, table: Mapping[str, Any], *, where: str = "the device") -> Device:
     """Return one device of a file, or say what is wrong with its table."""
     place = f"{where}, device {name!r}"
-    if unknown := set(table) - set(_KEYS):
-        raise ConfigError(f"{place} has {known(unknown)}; known: {known(_KEYS)}.")
+    if unknown := set(table) - set(_KEYS) - set(runner_names()):
+        raise ConfigError(f"{place} has {quoted_list(unknown)}; known: {quoted_list({*_KEYS, *runner_names()})}.")
     _refuse_secrets(place, table)
     if not isinstance(table.get("type"), str):
-        raise ConfigError(f"{place} needs a type, for example type = 'embedl_onnxruntime'.")
-    kind = find_device_kind(table["type"])
+        raise ConfigError(f"{place} needs a type, one of: {quoted_list(device_kind_names())}.")
+    kind, config = find_device_kind(table["type"]), table.get("config")
     further = {key: table[key] for key in ("artifact_root", "store_cap_bytes") if key in table}
     if "lease_dir" in table:
         # TOML has no word for nothing.
@@ -87,7 +83,7 @@ def make_device(name: str, table: Mapping[str, Any], *, where: str = "the device
             _runner(place, kind, table),
             spec=_record(f"{place}: spec", DeviceSpec, table.get("spec", {})),
             provider_type=kind.type,
-            provider_config=_config(place, kind, table.get("config", {})),
+            provider_config=_record(f"{place}: config", kind.config_class, config) if config else None,
             **further,
         )
     except ConfigError as error:
@@ -95,22 +91,15 @@ def make_device(name: str, table: Mapping[str, Any], *, where: str = "the device
 
 
 def _runner(place: str, kind: DeviceKind, table: Mapping[str, Any]) -> CommandRunner | None:
-    how = table.get("runner", "ssh" if "ssh" in table else kind.reached_by[0])
-    if how not in kind.reached_by:
+    named = [name for name in runner_names() if name in table]
+    runner = kind.runner(table.get("runner", named[0] if named else kind.reached_by[0]))
+    if runner is None or runner.config_class is None:
+        return None if runner is None else runner.make(None)
+    if runner.name not in table:
         raise ConfigError(
-            f"{place}: a device of type {kind.type!r} is reached by {known(kind.reached_by)}, not {how!r}."
+            f"{place} is reached by {runner.name} and needs its settings: {runner.name} = {runner.example}."
         )
-    if how == "none":
-        return None
-    if how == "local":
-        return LocalCommandRunner()
-    if "ssh" not in table:
-        raise ConfigError(f"{place} is reached by ssh and needs a host: ssh = {{ host = '...' }} (--host).")
-    return SSHCommandRunner(_record(f"{place}: ssh", SSHConfig, table["ssh"]))
-
-
-def _config(place: str, kind: DeviceKind, table: object) -> ProviderConfig | None:
-    return _record(f"{place}: config", kind.config_class, table) if table else None
+    return runner.make(_record(f"{place}: {runner.name}", runner.config_class, table[runner.name]))
 
 
 def _record(place: str, record: type[Record], table: object) -> Record:
@@ -119,7 +108,7 @@ def _record(place: str, record: type[Record], table: object) -> Record:
         raise ConfigError(f"{place} must be a table, not {table!r:.100}.")
     names = [each.name for each in fields(record) if each.init]  # type: ignore[arg-type]
     if unknown := set(table) - set(names):
-        raise ConfigError(f"{place} has {known(unknown)}; known: {known(names)}.")
+        raise ConfigError(f"{place} has {quoted_list(unknown)}; known: {quoted_list(names)}.")
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     try:
         return record(**values)
@@ -136,3 +125,95 @@ def _refuse_secrets(place: str, table: Mapping[str, Any], path: str = "") -> Non
             )
         if isinstance(value, Mapping):
             _refuse_secrets(place, value, f"{path}{key}.")
+
+
+_POOL_KEYS = ("where", "devices", "mixed")
+_EQUAL_IN = ("architecture", "cpu", "cores", "memory_bytes", "accelerators")
+_LOG = logging.getLogger("embedl_hub")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Boards under one name: those that a query means, or those that are listed."""
+
+    name: str  # what sweeps call it
+    query: DeviceQuery | None = None  # which devices it holds,
+    names: tuple[str, ...] = ()  # or their names
+    mixed: bool = False  # whether they may differ
+
+    def __post_init__(self) -> None:
+        if (self.query is None) == (not self.names):
+            raise ConfigError(f"Pool {self.name!r} needs either a query (where) or names of devices, not both.")
+
+    def members(self, devices: Mapping[str, tuple[str, DeviceSpec]]) -> list[str]:
+        """Return the names of its boards, of all devices; refused if one is unknown, or they differ and may not."""
+        if self.query is not None:
+            found = self.query.select(devices)
+        else:
+            if missing := set(self.names) - set(devices):
+                raise UnknownDeviceError(
+                    f"Pool {self.name!r} names {quoted_list(missing)}, which is no device; there are: "
+                    f"{quoted_list(devices)}."
+                )
+            found = list(self.names)
+        if not self.mixed:
+            self._check_equal({name: devices[name] for name in found})
+        return found
+
+    def _check_equal(self, members: Mapping[str, tuple[str, DeviceSpec]]) -> None:
+        first, *others = members
+        kind, spec = members[first]
+        differences = [
+            f"{name}'s {what} is {theirs}, {first}'s is {ours}"
+            for name in others
+            for what, ours, theirs in _differences(kind, spec, *members[name])
+        ]
+        if differences:
+            raise ConfigError(
+                f"The boards of pool {self.name!r} are not equal, so what one measures does not hold for the others: "
+                f"{'; '.join(differences)}. Make a pool of each kind, or set mixed = true."
+            )
+        if unknown := [name for name, (_, its) in members.items() if its.architecture is None]:
+            _LOG.warning(
+                "Pool %r: nobody asked %s yet whether they are equal to the others; "
+                "embedl-hub device health does.", self.name, quoted_list(unknown),
+            )  # fmt: skip
+
+
+def load_pools(path: str | os.PathLike[str]) -> dict[str, Pool]:
+    """Return the pools of a file of devices by name; a file that is not there has none."""
+    return {name: make_pool(name, table, where=str(path)) for name, table in read_tables(path, "pools").items()}
+
+
+def make_pool(name: str, table: Mapping[str, Any], *, where: str = "the pool") -> Pool:
+    """Return one pool of a file, or say what is wrong with its table."""
+    place = f"{where}, pool {name!r}"
+    if unknown := set(table) - set(_POOL_KEYS):
+        raise ConfigError(f"{place} has {quoted_list(unknown)}; known: {quoted_list(_POOL_KEYS)}.")
+    query, names, mixed = table.get("where"), table.get("devices", []), table.get("mixed", False)
+    if query is not None and not isinstance(query, str):
+        raise ConfigError(f"{place}: where is a query such as 'arch=aarch64, memory>=4GB', not {query!r:.100}.")
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise ConfigError(f"{place}: devices is a list of names, not {names!r:.100}.")
+    if not isinstance(mixed, bool):
+        raise ConfigError(f"{place}: mixed is true or false, not {mixed!r:.100}.")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"{place} names a device twice: {names}.")
+    try:
+        return Pool(name, None if query is None else DeviceQuery.parse(query), tuple(names), mixed)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
+
+
+def _differences(kind: str, spec: DeviceSpec, their_kind: str, theirs: DeviceSpec) -> list[tuple[str, object, object]]:
+    found: list[tuple[str, object, object]] = [("type", kind, their_kind)] if kind != their_kind else []
+    if spec.architecture is None or theirs.architecture is None:
+        return found
+    for what in _EQUAL_IN:
+        one, other = getattr(spec, what), getattr(theirs, what)
+        same = one == other
+        if what == "memory_bytes" and one and other:
+            same = same_size(one, other)
+        if not same:
+            found.append((what, one or "none", other or "none"))
+    return found

@@ -9,16 +9,13 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from embedl_hub.core.device._process import Process, stop
 from embedl_hub.core.device._runner import Lease
 from embedl_hub.core.device._script import BEAT_EVERY_S
 from embedl_hub.errors import BusyError, ConnectError, DeviceError, LeaseError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _LOG = logging.getLogger("embedl_hub")
 _START_S = 30.0
@@ -71,11 +68,8 @@ def _await_lease(keeper: Process, place: str, wait_s: float) -> None:
                 deadline = time.monotonic() + wait_s + _START_S
             elif word == "late":
                 holder = holder or "an unknown user"
-                raise BusyError(
-                    f"{place} was in use by {holder} for all of {wait_s:g} s. "
-                    "Try later, raise lease_wait_s on the context, or ask them.",
-                    holder,
-                )
+                advice = "Try later, raise lease_wait_s on the context, or ask them."
+                raise BusyError(f"{place} was in use by {holder} for all of {wait_s:g} s. {advice}", holder)
             else:
                 raise LeaseError(f"The lease on {place} could not be taken: {line}. {_HINT}")
         if not chunk:
@@ -97,10 +91,10 @@ def _beat(keeper: Process, lease: Lease, released: threading.Event) -> None:
         try:
             keeper.stdin.write(b"\n")
             keeper.stdin.flush()
+            is_gone = keeper.poll() is not None
         except OSError:
-            lease.lose()
-            return
-        if keeper.poll() is not None:
+            is_gone = True
+        if is_gone:
             lease.lose()
             return
 
@@ -157,21 +151,18 @@ def _open_folder(folder: Path) -> int:
 
 def _lock_with_patience(fd: int, note: Path, wait_s: float) -> None:
     deadline = time.monotonic() + wait_s
-    told = False
+    is_logged = False
     while True:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = note.read_text(encoding="utf-8", errors="replace") if note.is_file() else "an unknown user"
             if time.monotonic() >= deadline:
+                advice = "Try later, or raise lease_wait_s on the context."
                 raise BusyError(
-                    f"This machine was in use by {holder} for all of {wait_s:g} s. "
-                    "Try later, or raise lease_wait_s on the context.",
-                    holder,
+                    f"This machine was in use by {holder} for all of {wait_s:g} s. {advice}", holder
                 ) from None
-            if not told:
+            if not is_logged:
                 _LOG.warning("Waiting up to %g s for this machine, in use by %s.", wait_s, holder)
-                told = True
+                is_logged = True
             time.sleep(0.1)
-        else:
-            return

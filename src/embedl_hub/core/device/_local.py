@@ -7,8 +7,9 @@ import functools
 import os
 import secrets
 import shutil
+import socket
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from embedl_hub.core.device._lease import LocalLease, keep_local_lease
 from embedl_hub.core.device._process import ProcessGroup, execute
@@ -18,9 +19,6 @@ from embedl_hub.core.device._tree import remove
 from embedl_hub.errors import CommandError, TransferError
 from embedl_hub.tracking import walk_files
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 class LocalCommandRunner:
     """Runs commands and copies files on this machine, with the same promises as over SSH."""
@@ -28,13 +26,13 @@ class LocalCommandRunner:
     def __init__(self) -> None:
         self._leases: set[LocalLease] = set()
 
+    @property
+    def address(self) -> str:
+        """This machine by name: a home may be shared by machines that all call themselves local."""
+        return f"local {socket.gethostname()}"
+
     def run(
-        self,
-        argv: Sequence[AnyPath],
-        cwd: AnyPath | None = None,
-        *,
-        hide: bool = False,
-        timeout_s: float | None = None,
+        self, argv: Sequence[AnyPath], cwd: AnyPath | None = None, *, hide: bool = False, timeout_s: float | None = None
     ) -> CommandResult:
         """Run a command; see :class:`CommandRunner`."""
         words = as_argv(argv)

@@ -12,14 +12,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, Protocol
 
 from embedl_hub.core.device._script import BEAT_EVERY_S, STOP
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 # The far side needs a moment to end the group and say so: two seconds between TERM and KILL, and a margin.
 _GRACE_S = 4.0

@@ -1,10 +1,10 @@
 """Devices by what they are: ``arch=aarch64, accelerator=gpu, memory>=4GB``. Every clause must hold.
 
     name=pi-*                a name, with * for any letters
-    type=embedl_onnxruntime  who carries out steps on it
+    type=my_board            the provider type
     arch=aarch64             arm64 and amd64 mean aarch64 and x86_64
     os=ubuntu, cpu=a76       a part of the text, in any case
-    accelerator=gpu          a kind (see ACCELERATORS), none, or a part of an accelerator's name
+    accelerator=gpu          a kind (see accelerators.KINDS), none, or a part of an accelerator's name
     memory>=4GB, cores>4     a size with its unit; a number
     versions.python>=3.11    as many parts as are given: 3.11 is 3.11.4 too
 
@@ -14,25 +14,22 @@ What is not known of a device is never met: neither ``arch=aarch64`` nor ``arch!
 from __future__ import annotations
 
 import fnmatch
+import operator
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from embedl_hub.core.device._spec import DeviceSpec
-from embedl_hub.errors import ConfigError, UnknownDeviceError, known
+from embedl_hub import accelerators
+from embedl_hub.core.device._device import DeviceSpec
+from embedl_hub.errors import ConfigError, UnknownDeviceError, quoted_list
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-SIGNS = (">=", "<=", "!=", "=", ">", "<")
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    ">=": operator.ge, "<=": operator.le, "!=": operator.ne, "=": operator.eq, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+SIGNS = tuple(_COMPARE)
 _EQUAL = ("=", "!=")
 UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-ACCELERATORS = {
-    "gpu": ("gpu", "nvidia", "geforce", "quadro", "tesla", "tegra", "radeon", "mali", "adreno", "intel arc"),
-    "tpu": ("tpu", "apex"),
-    "npu": ("npu", "tpu", "apex", "hailo", "accel/", "hexagon", "ethos"),
-}
-"""Kinds of accelerators, by parts of the names that drivers give them."""
 _ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}
 # Kernel and GPU keep a part of the memory a board is sold with, so that a board of 4 GB reports 3.9; and GB is
 # often said for GiB. No two sizes on sale are as close as this.
@@ -56,29 +53,18 @@ class _Facts:
 
 @dataclass(frozen=True)
 class _Attribute:
-    """One thing that can be asked of a device.
+    """One thing that can be asked of a device."""
 
-    Attributes:
-        signs: What it can be compared by.
-        read: Return the wanted value of a clause, or raise.
-        found: Return what a device has; None when that is not known.
-        order: Compare found with wanted: 0 when they are the same, below or above 0 else; None when they cannot be.
-        show: A found value for people.
-    """
-
-    signs: tuple[str, ...]
-    read: Callable[[str], Any]
-    found: Callable[[_Facts], Any]
+    signs: tuple[str, ...]  # what it can be compared by
+    read: Callable[[str], Any]  # return the wanted value of a clause, or raise
+    found: Callable[[_Facts], Any]  # return what a device has; None when that is not known
+    # Compare found with wanted: 0 when they are the same, below or above 0 else; None when they cannot be.
     order: Callable[[Any, Any], int | None]
-    show: Callable[[Any], str] = str
+    show: Callable[[Any], str] = str  # a found value for people
 
 
 def _sign_of(difference: float) -> int:
     return (difference > 0) - (difference < 0)
-
-
-def _text(wanted: str) -> str:
-    return wanted.lower()
 
 
 def _contains(found: str, wanted: str) -> int:
@@ -101,7 +87,7 @@ def _read_size(wanted: str) -> float:
         raise ConfigError(f"memory is a number with a unit, as 4GB, not {wanted!r}.")
     units = {unit.lower(): factor for unit, factor in UNITS.items()}
     if parts[2].lower() not in units:
-        raise ConfigError(f"memory is {wanted!r}; its unit must be one of {known(UNITS)}, as in 4GB.")
+        raise ConfigError(f"memory is {wanted!r}; its unit must be one of {quoted_list(UNITS)}, as in 4GB.")
     return float(parts[1]) * units[parts[2].lower()]
 
 
@@ -130,7 +116,7 @@ def _accelerators(facts: _Facts) -> tuple[str, ...] | None:
 def _order_accelerators(found: tuple[str, ...], wanted: str) -> int:
     if wanted == "none":
         return 0 if not found else 1
-    words = ACCELERATORS.get(wanted, (wanted,))
+    words = accelerators.KINDS.get(wanted, (wanted,))
     return 0 if any(word in name.lower() for name in found for word in words) else 1
 
 
@@ -144,10 +130,6 @@ def _order_versions(found: str, wanted: str) -> int | None:
     return (has > wants) - (has < wants)
 
 
-def _version(name: str) -> _Attribute:
-    return _Attribute(SIGNS, _text, lambda facts: facts.spec.versions.get(name), _order_versions)
-
-
 _ATTRIBUTES = {
     "name": _Attribute(_EQUAL, str, lambda facts: facts.name, _pattern),
     "type": _Attribute(
@@ -156,10 +138,10 @@ _ATTRIBUTES = {
     "arch": _Attribute(
         _EQUAL, _read_arch, lambda facts: facts.spec.architecture, lambda found, wanted: _read_arch(found) != wanted
     ),
-    "os": _Attribute(_EQUAL, _text, lambda facts: facts.spec.os, _contains),
-    "cpu": _Attribute(_EQUAL, _text, lambda facts: facts.spec.cpu, _contains),
+    "os": _Attribute(_EQUAL, str.lower, lambda facts: facts.spec.os, _contains),
+    "cpu": _Attribute(_EQUAL, str.lower, lambda facts: facts.spec.cpu, _contains),
     "accelerator": _Attribute(
-        _EQUAL, _text, _accelerators, _order_accelerators, lambda found: " and ".join(found) or "none"
+        _EQUAL, str.lower, _accelerators, _order_accelerators, lambda found: " and ".join(found) or "none"
     ),
     "memory": _Attribute(
         SIGNS, _read_size, lambda facts: facts.spec.memory_bytes, _order_sizes, lambda found: f"{found / 1e9:.3g} GB"
@@ -205,25 +187,19 @@ class Clause:
         if found is None:
             return f"its {self.name} is not known (ask it: embedl-hub device health {facts.name})"
         order = attribute.order(found, attribute.read(self.value))
-        if _holds(self.sign, order):
+        # Text that has no order is at least not the wanted one.
+        if self.sign == "!=" if order is None else _COMPARE[self.sign](order, 0):
             return ""
         return f"its {self.name} is {attribute.show(found)}, wanted is {self}"
 
     def _attribute(self) -> _Attribute:
         group, dot, version = self.name.partition(".")
         if group == "versions" and dot and version:
-            return _version(version)
+            return _Attribute(SIGNS, str.lower, lambda facts: facts.spec.versions.get(version), _order_versions)
         if self.name not in _ATTRIBUTES:
-            names = known((*_ATTRIBUTES, "versions.NAME"))
+            names = quoted_list((*_ATTRIBUTES, "versions.NAME"))
             raise ConfigError(f"Devices cannot be asked for {self.name!r}; known: {names}.")
         return _ATTRIBUTES[self.name]
-
-
-def _holds(sign: str, order: int | None) -> bool:
-    if order is None:
-        # Text that has no order is at least not the wanted one.
-        return sign == "!="
-    return {"=": order == 0, "!=": order != 0, ">=": order >= 0, "<=": order <= 0, ">": order > 0, "<": order < 0}[sign]
 
 
 @dataclass(frozen=True)
@@ -243,7 +219,10 @@ class DeviceQuery:
                     f"The query {text!r} cannot be read at {text[place:].strip()[:40]!r}. It is a list of conditions "
                     "such as: arch=aarch64, accelerator=gpu, memory>=4GB"
                 )
-            clauses.append(_clause(found["name"], found["sign"], found["value"]))
+            name, sign, value = found.group("name", "sign", "value")
+            if sign not in SIGNS:
+                raise ConfigError(f"{sign!r} after {name!r} is no comparison; known: {' '.join(SIGNS)}.")
+            clauses.append(Clause(name, sign, value[1:-1] if value[:1] in ("'", '"') else value))
             place = found.end()
         if not clauses:
             raise ConfigError("The query is empty; name=* takes every device.")
@@ -267,11 +246,7 @@ class DeviceQuery:
         return next((reason for clause in self.clauses if (reason := clause.why_not(facts))), "")
 
     def select(self, devices: Mapping[str, tuple[str, DeviceSpec]]) -> list[str]:
-        """Return the names of the devices that match, of names with provider type and spec; never none.
-
-        Raises:
-            UnknownDeviceError: None matches; it says for each one why.
-        """
+        """Return the names of the devices that match; an ``UnknownDeviceError`` says of each why not if none does."""
         reasons = {name: self.why_not(name, *facts) for name, facts in devices.items()}
         if found := [name for name, reason in reasons.items() if not reason]:
             return found
@@ -280,10 +255,3 @@ class DeviceQuery:
             f"No device is {str(self)!r}{':' if lines else '; there are no devices. Add one: embedl-hub device add'}"
             f"{lines}"
         )
-
-
-def _clause(name: str, sign: str, value: str) -> Clause:
-    if sign not in SIGNS:
-        raise ConfigError(f"{sign!r} after {name!r} is no comparison; known: {' '.join(SIGNS)}.")
-    quoted = value[:1] in ("'", '"')
-    return Clause(name, sign, value[1:-1] if quoted else value)

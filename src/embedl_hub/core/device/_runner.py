@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import PurePath
+from pathlib import PurePath
+from typing import Protocol, TypeAlias, runtime_checkable
 
 AnyPath: TypeAlias = "str | os.PathLike[str] | PurePath"
 
@@ -28,16 +26,12 @@ class CommandResult:
 class CommandRunner(Protocol):
     """Runs argv lists and moves files. Two implementations ship: this machine, and SSH.
 
-    Anything that can do these three things is a runner: adb, a serial console, a test double.
+    Anything that can do these three things is a runner: adb, a serial console, a test double. One that also has an
+    ``address``, text that tells boards apart, lets the hub remember what a board is.
     """
 
     def run(
-        self,
-        argv: Sequence[AnyPath],
-        cwd: AnyPath | None = None,
-        *,
-        hide: bool = False,
-        timeout_s: float | None = None,
+        self, argv: Sequence[AnyPath], cwd: AnyPath | None = None, *, hide: bool = False, timeout_s: float | None = None
     ) -> CommandResult:
         """Run a command to its end; nothing in an argument is ever read by a shell.
 
@@ -63,7 +57,7 @@ class CommandRunner(Protocol):
 
 
 class Lease:
-    """The right to use a board. ``is_lost`` turns true when the board no longer honours it."""
+    """The right to use a board. ``is_lost`` turns true when the board no longer honors it."""
 
     def __init__(self) -> None:
         self._lost = threading.Event()

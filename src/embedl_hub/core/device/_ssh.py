@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +23,6 @@ from embedl_hub.core.device._ssh_transfer import Transfer
 from embedl_hub.errors import CommandError, ConfigError, ConnectError, LeaseError, TransferError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
-
     from embedl_hub.core.device._ssh_config import SSHConfig
 
 _ATTEMPTS = 3
@@ -49,13 +48,15 @@ class SSHCommandRunner:
     def __repr__(self) -> str:
         return f"SSHCommandRunner({self.config.place})"
 
+    @property
+    def address(self) -> str:
+        """Where the board is, and the way there."""
+        config = self.config
+        parts = (config.place, config.jump_host and f"via {config.jump_host}", config.config_file)
+        return " ".join(("ssh", *(os.fspath(part) for part in parts if part)))
+
     def run(
-        self,
-        argv: Sequence[AnyPath],
-        cwd: AnyPath | None = None,
-        *,
-        hide: bool = False,
-        timeout_s: float | None = None,
+        self, argv: Sequence[AnyPath], cwd: AnyPath | None = None, *, hide: bool = False, timeout_s: float | None = None
     ) -> CommandResult:
         """Run a command; see :class:`CommandRunner`.
 

@@ -12,16 +12,13 @@ import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from embedl_hub.core.device._process import execute
 from embedl_hub.core.device._script import BEAT_LIMIT_S, CAPABILITIES
-from embedl_hub.core.device._ssh_errors import explain_connect_failure
+from embedl_hub.core.device._ssh_config import SSHConfig, explain_connect_failure
 from embedl_hub.core.device._ssh_mux import MasterGoneError, Session, SessionRefusedError, ask_to_exit, is_alive
 from embedl_hub.errors import ConnectError
-
-if TYPE_CHECKING:
-    from embedl_hub.core.device._ssh_config import SSHConfig
 
 _FOLDER_PREFIX = "edgeproof-ssh-"
 # Long enough for a master of another process to be on its way.

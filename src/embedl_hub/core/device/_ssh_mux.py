@@ -14,12 +14,10 @@ import socket
 import struct
 import subprocess
 import time
-from typing import IO, TYPE_CHECKING
+from collections.abc import Iterator
+from typing import IO
 
 from embedl_hub.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _VERSION = 4
 _HELLO = 0x00000001
@@ -49,13 +47,7 @@ class SessionRefusedError(Exception):
 
 
 class Session:
-    """A command on the board, with the face of a process. It ends when its lifeline, our socket, is closed.
-
-    Attributes:
-        socket_path: The master it runs on.
-        returncode: None while it runs; 255 when it ended without saying how.
-        is_lost: Whether it ended without saying how: the connection broke, or a signal took its shell.
-    """
+    """A command on the board, with the face of a process. It ends when its lifeline, our socket, is closed."""
 
     def __init__(
         self,
@@ -66,8 +58,8 @@ class Session:
         stdout: IO[bytes] | int = subprocess.PIPE,
     ) -> None:
         self.socket_path = socket_path
-        self.returncode: int | None = None
-        self.is_lost = False
+        self.returncode: int | None = None  # None while it runs; 255 when it ended without saying how
+        self.is_lost = False  # whether it ended without saying how: the connection broke, or a signal took its shell
         self._code: int | None = None
         self._received = b""
         if len(os.fsencode(line)) > _MOST_LINE_BYTES:
@@ -75,9 +67,9 @@ class Session:
         self._socket = _connect(socket_path)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             undo.callback(self._socket.close)
-            self.stdin, theirs_in = _input(stdin, handed_over)
-            self.stdout, theirs_out = _output(stdout, handed_over)
-            self.stderr, theirs_err = _output(subprocess.PIPE, handed_over)
+            self.stdin, theirs_in = _stream(stdin, handed_over, is_input=True)
+            self.stdout, theirs_out = _stream(stdout, handed_over)
+            self.stderr, theirs_err = _stream(subprocess.PIPE, handed_over)
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     undo.callback(stream.close)
@@ -89,11 +81,7 @@ class Session:
         return self._listen(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the command to end.
-
-        Raises:
-            subprocess.TimeoutExpired: It did not, in that time.
-        """
+        """Wait for the command to end; ``subprocess.TimeoutExpired`` if it does not in that time."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -213,23 +201,17 @@ def _number(message: bytes, at: int) -> int:
     return int.from_bytes(message[at : at + 4], "big")
 
 
-def _input(source: IO[bytes] | int, handed_over: contextlib.ExitStack) -> tuple[IO[bytes] | None, int]:
-    """Return our end of a command's input, if there is one, and the master's end."""
-    if source == subprocess.PIPE:
-        theirs, ours = os.pipe()
-        handed_over.callback(os.close, theirs)
-        return os.fdopen(ours, "wb"), theirs
-    if source == subprocess.DEVNULL:
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        handed_over.callback(os.close, nothing)
-        return None, nothing
-    return None, source if isinstance(source, int) else source.fileno()
-
-
-def _output(target: IO[bytes] | int, handed_over: contextlib.ExitStack) -> tuple[IO[bytes] | None, int]:
-    """Return our end of a command's output, if there is one, and the master's end."""
-    if target == subprocess.PIPE:
-        ours, theirs = os.pipe()
-        handed_over.callback(os.close, theirs)
-        return os.fdopen(ours, "rb"), theirs
-    return None, target if isinstance(target, int) else target.fileno()
+def _stream(
+    file: IO[bytes] | int, handed_over: contextlib.ExitStack, *, is_input: bool = False
+) -> tuple[IO[bytes] | None, int]:
+    """Return our end of a command's input or output, if there is one, and the master's end."""
+    ours: IO[bytes] | None = None
+    if file == subprocess.PIPE:
+        read, write = os.pipe()
+        ours, theirs = (os.fdopen(write, "wb"), read) if is_input else (os.fdopen(read, "rb"), write)
+    elif file == subprocess.DEVNULL:
+        theirs = os.open(os.devnull, os.O_RDONLY)
+    else:
+        return None, file if isinstance(file, int) else file.fileno()
+    handed_over.callback(os.close, theirs)
+    return ours, theirs

@@ -8,24 +8,43 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tarfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from embedl_hub.core.device._process import Outcome, execute
-from embedl_hub.core.device._progress import progress
 from embedl_hub.core.device._script import DISCARD, PLACE, RECEIVE_FILE, RECEIVE_FOLDER, SEND, command_line
 from embedl_hub.core.device._tree import pack, remove, unpack
 from embedl_hub.errors import TransferError
 from embedl_hub.tracking import hash_file, walk_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
     from embedl_hub.core.device._ssh_connection import SSHConnection
     from embedl_hub.core.device._ssh_mux import Session
+
+_WORTH_A_BAR_BYTES = 8 << 20
+
+
+@contextlib.contextmanager
+def progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the bytes moved since it was last called."""
+    if total_bytes < _WORTH_A_BAR_BYTES or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    # Imported here: most processes never draw a bar.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
+
+    # A file's name may look like markup.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total_bytes)
+        yield lambda moved: bar.advance(task, moved)
+
 
 _STALLED_S = 120.0
 _POLL_S = 0.01
@@ -205,14 +224,24 @@ class Transfer:
         raise TransferError(f"{what}: {reason}.{hint}")
 
 
-class _Drain:
-    """Reads a pipe to its end in the background, so that the writer never blocks."""
+class _Background:
+    """Does its work in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+
+class _Drain(_Background):
+    """Reads a pipe to its end, so that the writer never blocks."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         self._text = ""
         self._stream = stream
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        super().__init__()
 
     def _work(self) -> None:
         if self._stream is not None:
@@ -224,16 +253,15 @@ class _Drain:
         return self._text
 
 
-class _Feeder:
-    """Writes into a pipe in the background and counts what went through; the first error comes out of finish."""
+class _Feeder(_Background):
+    """Writes into a pipe and counts what went through; the first error comes out of finish."""
 
     def __init__(self, stream: IO[bytes], produce: Callable[[IO[bytes]], None]) -> None:
         self._stream = stream
         self._produce = produce
         self._written = 0
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        super().__init__()
 
     def _work(self) -> None:
         try:
@@ -259,15 +287,14 @@ class _Feeder:
             raise self._error
 
 
-class _FollowingHash:
+class _FollowingHash(_Background):
     """Hashes a file while it is sent or grows; ``result`` is asked once its last byte is there."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._complete = threading.Event()
         self._digest = hashlib.sha256()
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
+        super().__init__()
 
     def _work(self) -> None:
         with self._path.open("rb", buffering=0) as file:

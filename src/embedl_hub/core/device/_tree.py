@@ -8,14 +8,12 @@ import os
 import posixpath
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from embedl_hub.errors import TransferError
 from embedl_hub.tracking import walk_files
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CHUNK_BYTES = 1 << 20
 
@@ -42,10 +40,7 @@ def pack(folder: Path, stream: IO[bytes], advance: Callable[[int], None]) -> Non
 
 
 def unpack(stream: IO[bytes], folder: Path) -> list[str]:
-    """Read a tar stream from a board into a new folder and return its files' hashes.
-
-    The board's names are hostile until checked.
-    """
+    """Read a tar stream from a board, whose names are hostile until checked, into a new folder; return the hashes."""
     hashes: list[str] = []
     links: list[tuple[Path, str]] = []
     made: set[Path] = set()
@@ -74,7 +69,9 @@ def unpack(stream: IO[bytes], folder: Path) -> list[str]:
                 )
     # Links come last, so that nothing is ever written through one.
     for target, aim in links:
-        _make_link(target, aim, folder)
+        _check_inside(target.parent, folder, f"the name {str(target.relative_to(folder))!r}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(aim)
     # A link may lead out by way of another one, whatever their texts say.
     for target, aim in links:
         _check_inside(target, folder, f"the link {str(target.relative_to(folder))!r} -> {aim!r}")
@@ -104,12 +101,6 @@ def _write_new(target: Path, source: IO[bytes], *, executable: bool) -> str:
     if executable:
         target.chmod(0o755)
     return digest.hexdigest()
-
-
-def _make_link(target: Path, aim: str, folder: Path) -> None:
-    _check_inside(target.parent, folder, f"the name {str(target.relative_to(folder))!r}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.symlink_to(aim)
 
 
 def _check_inside(path: Path, folder: Path, what: str) -> None:

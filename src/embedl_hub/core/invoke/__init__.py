@@ -1,23 +1,16 @@
-"""Invokers: what a compiled model answers on a device."""
+"""Invokers: what a compiled model answers on a device. The toolchains' own names are found on use."""
 
-from embedl_hub.core.invoke._compare import OutputDifference, Parity, compare_outputs, is_ruined
-from embedl_hub.core.invoke._onnxruntime import ONNXRuntimeInvocationResult, ONNXRuntimeInvoker
-from embedl_hub.core.invoke._result import InvocationResult
-from embedl_hub.core.invoke._tensorrt import TensorRTInvocationResult, TensorRTInvoker
-from embedl_hub.core.invoke._tflite import TFLiteInvocationResult, TFLiteInvoker
+from embedl_hub.core.faces import lazy_face
+from embedl_hub.core.invoke._invoker import (
+    InvocationResult,
+    Invoker,
+    OutputDifference,
+    Parity,
+    compare_outputs,
+    is_ruined,
+)
 from embedl_hub.errors import InvokeError
 
-__all__ = [
-    "InvocationResult",
-    "InvokeError",
-    "ONNXRuntimeInvocationResult",
-    "ONNXRuntimeInvoker",
-    "OutputDifference",
-    "Parity",
-    "TFLiteInvocationResult",
-    "TFLiteInvoker",
-    "TensorRTInvocationResult",
-    "TensorRTInvoker",
-    "compare_outputs",
-    "is_ruined",
-]
+__all__ = ["InvocationResult", "InvokeError", "Invoker", "OutputDifference", "Parity", "compare_outputs", "is_ruined"]
+
+__getattr__, __dir__ = lazy_face(__name__, __all__)

@@ -1,34 +1,28 @@
-"""Profilers: how fast a compiled model is on a device."""
+"""Profilers: how fast a compiled model is on a device. The toolchains' own names are found on use."""
 
-from embedl_hub.core.profile._modules import ModuleTime, ModuleTimes, module_times
-from embedl_hub.core.profile._onnxruntime import (
-    ONNXRuntimePairedProfiler,
-    ONNXRuntimeProfiler,
-    ONNXRuntimeProfilingResult,
+from embedl_hub.core.faces import lazy_face
+from embedl_hub.core.profile._profiler import (
+    ModuleTime,
+    ModuleTimes,
+    PairedModel,
+    PairedProfiler,
+    PairedResult,
+    Profiler,
+    ProfilingResult,
+    module_times,
 )
-from embedl_hub.core.profile._paired import PairedModel, PairedProfiler, PairedResult, paired_profiler
-from embedl_hub.core.profile._result import ProfiledLayer, ProfilingResult
-from embedl_hub.core.profile._tensorrt import TensorRTProfiler, TensorRTProfilingResult
-from embedl_hub.core.profile._tflite import TFLitePairedProfiler, TFLiteProfiler, TFLiteProfilingResult
 from embedl_hub.errors import ProfileError
 
 __all__ = [
     "ModuleTime",
     "ModuleTimes",
-    "ONNXRuntimePairedProfiler",
-    "ONNXRuntimeProfiler",
-    "ONNXRuntimeProfilingResult",
     "PairedModel",
     "PairedProfiler",
     "PairedResult",
     "ProfileError",
-    "ProfiledLayer",
+    "Profiler",
     "ProfilingResult",
-    "TFLitePairedProfiler",
-    "TFLiteProfiler",
-    "TFLiteProfilingResult",
-    "TensorRTProfiler",
-    "TensorRTProfilingResult",
     "module_times",
-    "paired_profiler",
 ]
+
+__getattr__, __dir__ = lazy_face(__name__, __all__)

@@ -1,4 +1,4 @@
-// What all charts share: colours from the style sheet, names as text, and redrawing when the colours change.
+// What all charts share: colors from the style sheet, names as text, and redrawing when the colors change.
 
 const drawn = new Map();
 
@@ -21,14 +21,14 @@ export function shortText(name, most = 48) {
   return plainText(text.length <= most ? text : "…" + text.slice(1 - most));
 }
 
-/** Return a colour of the style sheet. */
-export function colour(name) {
+/** Return a color of the style sheet. */
+export function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** Return the colour of the run or group with a number, from 0. */
-export function seriesColour(number) {
-  return colour(`series-${(number % 6) + 1}`);
+/** Return the color of the run or group with a number, from 0. */
+export function seriesColor(number) {
+  return color(`series-${(number % 6) + 1}`);
 }
 
 /**
@@ -54,12 +54,12 @@ export function dragging() {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((render) => render()));
 
 function withHouseStyle(layout) {
-  const axis = { gridcolor: colour("line"), zerolinecolor: colour("line"), linecolor: colour("line"), automargin: true };
+  const axis = { gridcolor: color("line"), zerolinecolor: color("line"), linecolor: color("line"), automargin: true };
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: colour("soft"), family: "system-ui, sans-serif", size: 12 },
-    hoverlabel: { bgcolor: colour("ground"), bordercolor: colour("line"), font: { color: colour("ink"), size: 12 }, align: "left" },
+    font: { color: color("soft"), family: "system-ui, sans-serif", size: 12 },
+    hoverlabel: { bgcolor: color("ground"), bordercolor: color("line"), font: { color: color("ink"), size: 12 }, align: "left" },
     margin: { t: 8, r: 8, b: 28, l: 56 },
     hovermode: "closest",
     dragmode: false,

@@ -1,6 +1,6 @@
 // The page of a comparison: the layers of all runs over each other, and the spread of their samples.
 
-import { chartData, dragging, draw, plainText, seriesColour, shortText } from "./charts.js";
+import { chartData, dragging, draw, plainText, seriesColor, shortText } from "./charts.js";
 import { bringLayerTableToLife, showLayer } from "./layers.js";
 
 const compared = chartData();
@@ -13,7 +13,7 @@ function overlaidLayers() {
       x: compared.layers.map((_, index) => index + 1),
       y: compared.layers.map(([, times]) => times[number]),
       customdata: compared.layers.map(([name]) => shortText(name, 80)),
-      marker: { color: seriesColour(number) },
+      marker: { color: seriesColor(number) },
       hovertemplate: `%{customdata}<br>%{y:.4~g} ms<extra>${plainText(run)}</extra>`,
     })),
     layout: { height: 300, dragmode: dragging(), barmode: "group", showlegend: true, legend: { orientation: "h", y: -0.15 }, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
@@ -26,7 +26,7 @@ function sampleBoxes() {
       type: "box",
       name: shortText(run),
       x: compared.samples_ms[number],
-      marker: { color: seriesColour(number), size: 3 },
+      marker: { color: seriesColor(number), size: 3 },
       line: { width: 1 },
       boxpoints: "outliers",
       hoverinfo: "x",

@@ -1,6 +1,6 @@
 // The page of a device: the latency of each model over time; a click opens the run.
 
-import { chartData, draw, seriesColour, shortText } from "./charts.js";
+import { chartData, draw, seriesColor, shortText } from "./charts.js";
 
 const { models } = chartData();
 
@@ -13,8 +13,8 @@ function history() {
       x: points.map((point) => new Date(point.started_ms)),
       y: points.map((point) => point.latency_ms),
       customdata: points.map((point) => point.run_id),
-      line: { color: seriesColour(number), width: 1.5 },
-      marker: { size: 6, symbol: points.map((point) => (point.verdict === "stable" || point.verdict === null ? "circle" : "circle-open")) },
+      line: { color: seriesColor(number), width: 1.5 },
+      marker: { size: 6, symbol: points.map((point) => (point.is_doubtful ? "circle-open" : "circle")) },
       hovertemplate: "%{y:.4~g} ms<br>%{x|%Y-%m-%d %H:%M}<extra></extra>",
     })),
     layout: { height: 300, showlegend: true, legend: { orientation: "h", y: -0.2 }, yaxis: { title: { text: "ms" }, rangemode: "tozero" } },

@@ -1,25 +1,25 @@
 // The page of a run: its charts, and the layer table they lead to.
 
-import { chartData, colour, dragging, draw, plainText, seriesColour, shortText } from "./charts.js";
+import { chartData, color, dragging, draw, plainText, seriesColor, shortText } from "./charts.js";
 import { bringLayerTableToLife, showLayer } from "./layers.js";
 
 let data = chartData();
 
-function opColours() {
-  const colours = new Map();
-  for (const group of data.by_op_type) colours.set(group.name, colours.size < 5 ? seriesColour(colours.size) : colour("series-6"));
-  return (op) => colours.get(op || "not told");
+function opColors() {
+  const colors = new Map();
+  for (const group of data.by_op_type) colors.set(group.name, colors.size < 5 ? seriesColor(colors.size) : color("series-6"));
+  return (op) => colors.get(op || "not told");
 }
 
 function layerChart() {
-  const colourOf = opColours();
+  const colorOf = opColors();
   return {
     traces: [{
       type: "bar",
       x: data.layers.map((_, number) => number + 1),
       y: data.layers.map(([, , , time]) => time),
       customdata: data.layers.map(([name, op, unit]) => [plainText(name), plainText(op), plainText(unit)]),
-      marker: { color: data.layers.map(([, op]) => colourOf(op)) },
+      marker: { color: data.layers.map(([, op]) => colorOf(op)) },
       hovertemplate: "%{customdata[0]}<br>%{y:.4~g} ms<br>%{customdata[1]} on %{customdata[2]}<extra></extra>",
     }],
     layout: { height: 280, dragmode: dragging(), bargap: data.layers.length > 80 ? 0.1 : 0.25, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
@@ -35,7 +35,7 @@ function groupChart(groups, valueOf, template) {
       x: shown.map(valueOf),
       y: shown.map((group) => shortText(group.name, 24)),
       customdata: shown.map((group) => plainText(group.name)),
-      marker: { color: shown.map((group) => opColours()(group.name)) },
+      marker: { color: shown.map((group) => opColors()(group.name)) },
       hovertemplate: template,
     }],
     layout: { height: Math.max(120, 40 + 22 * shown.length), margin: { t: 4, r: 8, b: 30, l: 8 }, yaxis: { autorange: "reversed" } },
@@ -49,7 +49,7 @@ function sampleChart() {
       mode: data.samples_ms.length > 400 ? "lines" : "lines+markers",
       x: data.samples_ms.map((_, number) => number + 1),
       y: data.samples_ms,
-      line: { color: seriesColour(0), width: 1 },
+      line: { color: seriesColor(0), width: 1 },
       marker: { size: 4 },
       hovertemplate: "sample %{x}: %{y:.4~g} ms<extra></extra>",
     }],
@@ -65,7 +65,7 @@ function seriesChart() {
       name: shortText(name),
       x: points.map(([step], index) => step ?? index),
       y: points.map(([, value]) => Number(value)),
-      line: { color: seriesColour(number), width: 1.5 },
+      line: { color: seriesColor(number), width: 1.5 },
       marker: { size: 4 },
     })),
     layout: { height: 220, showlegend: true, legend: { orientation: "h", y: -0.2 } },

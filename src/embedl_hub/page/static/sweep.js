@@ -1,6 +1,6 @@
 // The page of a sweep: one number of every cell against another, and who held which device when.
 
-import { chartData, colour, dragging, draw, plainText, seriesColour, shortText } from "./charts.js";
+import { chartData, color, dragging, draw, plainText, seriesColor, shortText } from "./charts.js";
 
 const sweep = chartData();
 const onDisk = location.protocol === "file:";
@@ -15,7 +15,7 @@ function pointsOf([target, points], number) {
     text: points.map(([name, , , onFront]) => (onFront ? shortText(name, 24) : "")),
     textposition: ["top center", "bottom center", "middle right"][number % 3],
     customdata: points.map(([name, , , , runId, verdict]) => [shortText(name, 60), runId, plainText(verdict ?? "")]),
-    marker: { size: 9, color: seriesColour(number), symbol: points.map(([, , , onFront]) => (onFront ? "circle" : "circle-open")) },
+    marker: { size: 9, color: seriesColor(number), symbol: points.map(([, , , onFront]) => (onFront ? "circle" : "circle-open")) },
     hovertemplate: `%{customdata[0]}<br>${plainText(sweep.x)} %{x:.4~g}<br>${plainText(sweep.y)} %{y:.4~g}<br>%{customdata[2]}<extra>${plainText(target)}</extra>`,
   };
 }
@@ -27,7 +27,7 @@ function frontOf([, points], number) {
     mode: "lines",
     x: front.map(([, x]) => x),
     y: front.map(([, , y]) => y),
-    line: { color: seriesColour(number), width: 1, dash: "dot", shape: "hv" },
+    line: { color: seriesColor(number), width: 1, dash: "dot", shape: "hv" },
     hoverinfo: "skip",
     showlegend: false,
   };
@@ -64,8 +64,8 @@ function slotChart() {
         x: slots.map(([, , from, until]) => Math.max(until - from, 1) / 1000),
         customdata: slots.map(([, name, , , runId]) => [shortText(name, 60), runId]),
         marker: {
-          color: slots.map(([number, , , , , status]) => (status === "FAILED" ? colour("bad") : seriesColour(number))),
-          line: { color: colour("ground"), width: 1 },
+          color: slots.map(([number, , , , , status]) => (status === "FAILED" ? color("bad") : seriesColor(number))),
+          line: { color: color("ground"), width: 1 },
         },
         hovertemplate: "%{customdata[0]}<br>from %{base:.2f} s, %{x:.2f} s<extra></extra>",
       },

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from embedl_hub import plugins
 from embedl_hub.core.device import (
     DeviceKind,
     EmbedlONNXRuntimeConfig,
     LocalCommandRunner,
     ProviderConfig,
     QAIHubConfig,
+    RunnerKind,
     SSHCommandRunner,
     device_kind_names,
     find_device_kind,
     load_devices,
     register_device_kind,
+    register_runner,
 )
-from embedl_hub.core.device import _kind as kinds
 from embedl_hub.errors import ConfigError
 
 
@@ -79,7 +82,7 @@ def test_a_file_that_is_not_there_has_no_devices(tmp_path: Path) -> None:
         ),
         ("[devices.a]\nname = 'x'", "has 'name'; known: "),
         ("[devices.a]\nssh = {host='h'}", "needs a type"),
-        ("[devices.a]\ntype = 'embedl_onnxruntime'", "needs a host"),
+        ("[devices.a]\ntype = 'embedl_onnxruntime'", "needs its settings: ssh = { host"),
         ("[devices.a]\ntype = 'embedl_onnxruntime'\nssh = {}", "host"),
         ("[devices.a]\ntype = 'embedl_onnxruntime'\nssh = {host='h', prot=1}", "has 'prot'; known: "),
         ("[devices.a]\ntype = 'local'\nconfig = {threads = 0}", "device 'a': threads must be at least 1"),
@@ -106,7 +109,7 @@ class _ToasterConfig(ProviderConfig):
 
 def test_a_new_kind_needs_no_change_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever owns it registers it; installed packages by entry point."""
-    monkeypatch.setattr(kinds, "_REGISTERED", {})
+    monkeypatch.setattr(plugins, "_REGISTERED", {})
     register_device_kind(DeviceKind("my-toaster", "A toaster.", _ToasterConfig, reached_by=("none",)))
     assert "my_toaster" in device_kind_names()
     (device,) = load_devices(_file(tmp_path, "[devices.t]\ntype = 'my-toaster'\nconfig = {slots = 4}"))
@@ -131,4 +134,39 @@ def test_kinds_come_from_entry_points(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match="not a DeviceKind"):
         find_device_kind("odd")
     with pytest.raises(ConfigError, match="reached_by"):
-        DeviceKind("x", "y", reached_by=("pigeon",))
+        DeviceKind("x", "y", reached_by=())
+
+
+class _Pigeon:
+    """A way to reach a board that nobody here knows."""
+
+    def __init__(self, config: _PigeonConfig) -> None:
+        self.address = f"pigeon {config.loft}"
+
+    def run(self, argv: object, cwd: object = None, *, hide: bool = False, timeout_s: float | None = None) -> object:
+        raise NotImplementedError
+
+    def put(self, local: object, remote: object) -> None:
+        raise NotImplementedError
+
+    def get(self, remote: object, local: object) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _PigeonConfig:
+    loft: str
+
+
+def test_a_new_way_to_reach_devices_needs_no_change_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings stand in the device's table under its name; kinds that go with any runner take it."""
+    monkeypatch.setattr(plugins, "_REGISTERED", {})
+    make: Any = _Pigeon
+    register_runner(RunnerKind("pigeon", "By air.", make, _PigeonConfig, "{ loft = '' }"))
+    text = "[devices.t]\ntype = 'embedl_onnxruntime'\npigeon = {loft = 'north'}"
+    (device,) = load_devices(_file(tmp_path, text))
+    assert getattr(device.runner, "address", None) == "pigeon north"
+    with pytest.raises(ConfigError, match="needs its settings: pigeon = "):
+        load_devices(_file(tmp_path, "[devices.t]\ntype = 'embedl_onnxruntime'\nrunner = 'pigeon'"))
+    with pytest.raises(ConfigError, match="is reached by 'local', 'none', not 'pigeon'"):
+        load_devices(_file(tmp_path, "[devices.t]\ntype = 'local'\nrunner = 'pigeon'\npigeon = {loft = 'x'}"))

@@ -80,7 +80,7 @@ def test_a_name_that_is_no_device_is_said() -> None:
         ("where = 'arch=aarch64'\ndevices = ['pi-1']", "either a query"),
         ("mixed = true", "either a query"),
         ("where = 3", "where is a query"),
-        ("where = 'colour=red'", "'colour'"),
+        ("where = 'color=red'", "'color'"),
         ("devices = 'pi-1'", "devices is a list of names"),
         ("devices = ['pi-1', 'pi-1']", "twice"),
         ("devices = ['pi-1']\nmixed = 'yes'", "mixed is true or false"),

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from embedl_hub.core.device._progress import progress
+from embedl_hub.core.device._ssh_transfer import progress
 
 SHOW = """\
 import sys, time
-from embedl_hub.core.device._progress import progress
+from embedl_hub.core.device._ssh_transfer import progress
 with progress(sys.argv[1], int(sys.argv[2])) as advance:
     for _ in range(4):
         advance(int(sys.argv[2]) // 4)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedl_hub.accelerators import KINDS
 from embedl_hub.core.device import Clause, DeviceQuery, DeviceSpec
-from embedl_hub.core.device._query import ACCELERATORS, SIGNS, UNITS, same_size
+from embedl_hub.core.device._query import SIGNS, UNITS, same_size
 from embedl_hub.errors import ConfigError, UnknownDeviceError
 
 PI = DeviceSpec(
@@ -88,7 +89,7 @@ def test_why_a_device_is_not_meant(query: str, spec: DeviceSpec, reason: str) ->
     ("query", "words"),
     [
         ("", ("empty", "name=*")),
-        ("colour=red", ("'colour'", "'accelerator'", "'versions.NAME'")),
+        ("color=red", ("'color'", "'accelerator'", "'versions.NAME'")),
         ("versions.=3", ("'versions.'", "'versions.NAME'")),
         ("arch>aarch64", ("'arch'", "'>'", "= !=")),
         ("arch=>aarch64", ("'=>'", ">= <= != = > <")),
@@ -188,10 +189,10 @@ def test_sizes_on_sale_are_told_apart() -> None:
 def test_every_kind_of_accelerator_is_documented() -> None:
     """A kind means at least its own name, and its words stand in the how-to."""
     page = (Path(__file__).parents[4] / "docs/how-to/keep-boards-healthy.md").read_text()
-    for kind, words in ACCELERATORS.items():
+    for kind, words in KINDS.items():
         assert kind in words
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{kind}` | {kind},")]
-        assert all(word in row or word in ACCELERATORS["tpu"] for word in words)
+        assert all(word in row or word in KINDS["tpu"] for word in words)
 
 
 def test_every_unit_is_documented() -> None:

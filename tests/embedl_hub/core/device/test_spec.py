@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from embedl_hub.core.device import CommandRunner, DeviceSpec
-from embedl_hub.core.device._spec import PROBE, parse_probe, spec_of
+from embedl_hub.core.device._device import PROBE, parse_probe, spec_of
 
 
 def test_a_real_board_answers(runner: CommandRunner, tmp_path: object) -> None:
@@ -24,7 +24,7 @@ def test_a_real_board_answers(runner: CommandRunner, tmp_path: object) -> None:
     assert spec.versions["kernel"] == platform.release()
     assert set(spec.features) <= set(Path("/proc/cpuinfo").read_text().split())
     assert spec.features
-    assert spec.kernel_family()
+    assert spec.kernel_family("onnxruntime")
 
 
 def test_what_the_user_said_stays() -> None:
@@ -75,5 +75,5 @@ def test_features_give_the_family_of_kernels(architecture: str, flags: str, fami
     """As the system lists them, without what decides nothing."""
     spec = spec_of(parse_probe(f"architecture={architecture}\nfeatures={flags}\n"))
     assert spec.features == tuple(name for name in flags.split() if name not in {"fpu", "fp", "crc32"})
-    assert spec.kernel_family() == family
+    assert spec.kernel_family("onnxruntime") == family
     assert DeviceSpec(features=("mine",)).over(spec).features == ("mine",)

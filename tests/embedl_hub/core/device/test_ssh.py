@@ -119,7 +119,7 @@ def test_a_command_behind_a_wrapper_is_ended(new_server: NewServer, connect: Con
     wait_until(lambda: not running(sleep), 5)
 
 
-def test_an_alias_of_the_users_configuration_is_honoured(new_server: NewServer, tmp_path: Path) -> None:
+def test_an_alias_of_the_users_configuration_is_honored(new_server: NewServer, tmp_path: Path) -> None:
     """Host name, port, user and key may all come from the configuration."""
     server = new_server()
     config = tmp_path / "config"

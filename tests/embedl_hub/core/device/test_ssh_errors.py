@@ -3,7 +3,7 @@
 import pytest
 
 from embedl_hub.core.device import SSHConfig
-from embedl_hub.core.device._ssh_errors import explain_connect_failure
+from embedl_hub.core.device._ssh_config import explain_connect_failure
 from embedl_hub.errors import ConnectError
 
 # What OpenSSH prints, and what our text must say of it.

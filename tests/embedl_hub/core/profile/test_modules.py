@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embedl_hub.core.document import ProfileDocument
 from embedl_hub.core.profile import ModuleTimes, module_times
 
 _NAMES = st.lists(st.sampled_from("abc"), max_size=4).map(".".join)
@@ -20,13 +21,13 @@ def layer(time: float | None, modules: list[str] | None = None, **more: Any) -> 
 
 def table(*rows: dict[str, Any], **told: Any) -> ModuleTimes:
     """Return the module table of a document."""
-    found = module_times({"layers": {"rows": list(rows)}, "modules": told})
+    found = module_times(ProfileDocument.from_json({"layers": {"rows": list(rows)}, "modules": told}))
     assert found is not None
     return found
 
 
 def test_time_rolls_up_the_names() -> None:
-    """A module has the time of all inside it; the costliest of neighbours comes first."""
+    """A module has the time of all inside it; the costliest of neighbors comes first."""
     found = table(layer(1.0, ["f.3.conv", "f.3.bn"]), layer(2.0, ["f.4"]), layer(0.5, [""]), layer(0.25, ["f.3"]))
     assert [(row.name, row.time_ms, row.own_ms) for row in found.rows] == [
         ("", 3.75, 0.5), ("f", 3.25, None), ("f.4", 2.0, 2.0), ("f.3", 1.25, 0.25), ("f.3.conv", 1.0, 1.0),
@@ -66,14 +67,14 @@ def _is_child(name: str, parent: str) -> bool:
 def test_what_ran_counts_for_more_than_what_was_asked(
     ran: list[bool | None], asked: str | None, shown: str | None
 ) -> None:
-    """A file may ask for integers that the runtime has no kernel for; the hub may have quantised a float file."""
+    """A file may ask for integers that the runtime has no kernel for; the hub may have quantized a float file."""
     rows = [layer(1.0, ["a"], integer=integer) for integer in ran]
     found = table(*rows, precisions={} if asked is None else {"a": asked})
     assert found.rows[1].precision == shown
 
 
-def test_a_float_layer_that_the_runtime_quantised_is_told() -> None:
-    """In a file that quantises others: its maker left this one in float on purpose."""
+def test_a_float_layer_that_the_runtime_quantized_is_told() -> None:
+    """In a file that quantizes others: its maker left this one in float on purpose."""
     rows = [layer(1.0, ["a"], integer=True), layer(1.0, ["b"], integer=True)]
     found = table(*rows, precisions={"a": "float32", "b": "int8"})
     assert {row.name: row.precision for row in found.rows[1:]} == {"a": "int8, asked for float32", "b": "int8"}
@@ -101,7 +102,7 @@ def test_costs_stand_beside_times() -> None:
 )  # fmt: skip
 def test_a_document_without_modules_has_no_table(document: dict[str, Any]) -> None:
     """Older documents, and models of other exporters."""
-    assert module_times(document) is None
+    assert module_times(ProfileDocument.from_json(document)) is None
 
 
 def test_odd_values_are_left_out() -> None:

@@ -1,0 +1,270 @@
+"""What rounds: stubs on values and quantizers on weights.
+
+A stub passes values on, shows them to an observer, or quantizes and dequantizes them; which of the three is its `mode`.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import torch
+from torch import nn
+
+from embedl_deploy.nn import kernels
+from embedl_deploy.nn.number import FormatState, NumberFormat, Precision, fake_quantize, quantized_codes
+
+Observer = Callable[["QuantStub", torch.Tensor], None]
+_SMALLEST_SCALE = 2.0**-100
+
+
+class Mode(enum.Enum):
+    """What a stub or a weight quantizer does with a value."""
+
+    FLOAT = "float"
+    QUANTIZE = "quantize"
+
+
+class _State(TypedDict, total=False):
+    """What of a quantizer is no tensor, as it is saved."""
+
+    calibrated: bool
+    mode: str
+    form: FormatState
+    axis: int | None
+    block: int
+
+
+class Quantizer(nn.Module):
+    """What a stub and a weight quantizer have in common: a number format, a scale, and whether it is on.
+
+    Attributes:
+        calibrated: The scale was found from data.
+    """
+
+    scale: torch.Tensor
+
+    def __init__(self, form: NumberFormat) -> None:
+        super().__init__()
+        self.form = form
+        self.calibrated = False
+        self.mode = Mode.FLOAT
+        self.register_buffer("scale", torch.ones(()))
+
+    @property
+    def learned(self) -> bool:
+        """Whether gradient moves the scale."""
+        return isinstance(self.scale, nn.Parameter)
+
+    @property
+    def positive_scale(self) -> torch.Tensor:
+        """The scale to divide by: a step of the optimizer may carry a learned one to zero and past it."""
+        return self.scale.abs().clamp(min=_SMALLEST_SCALE)
+
+    def get_extra_state(self) -> _State:
+        """Save what is no tensor."""
+        return {"calibrated": self.calibrated, "mode": self.mode.value, "form": self.form.to_state()}
+
+    def set_extra_state(self, state: _State) -> None:
+        """Load what is no tensor; scales mean nothing in another format."""
+        self.calibrated = state["calibrated"]
+        self.mode = Mode(state["mode"])
+        self.form = NumberFormat.from_state(state["form"])
+
+
+class QuantStub(Quantizer):
+    """A boundary between two layers, quantized or only watched.
+
+    Attributes:
+        quantizes: It carries a Q/DQ pair; otherwise its range is kept for targets that want one here.
+        label: The value it stands on, for messages and files.
+        bounds: The range that was found, ``(low, high)``.
+        fixed: A range that is known without data (a softmax lies in 0..1), or `None`.
+    """
+
+    zero_point: torch.Tensor
+    bounds: torch.Tensor
+
+    def __init__(
+        self, label: str, form: NumberFormat, *, quantizes: bool, fixed: tuple[float, float] | None = None
+    ) -> None:
+        super().__init__(form)
+        self.label = label
+        self.quantizes = quantizes
+        self.fixed = fixed
+        self.observer: Observer | None = None
+        self.register_buffer("zero_point", torch.zeros(()))
+        self.register_buffer("bounds", torch.zeros(2))
+
+    def current_bounds(self) -> tuple[float, float]:
+        """Return the range that belongs to the scale as it is now: training may have moved it since calibration."""
+        low, high = self.bounds.tolist()
+        factor = float(self.scale.detach().abs()) / scale_of(low, high, self.form)[0]
+        return low * factor, high * factor
+
+    def set_range(self, low: float, high: float) -> None:
+        """Take a range: scale and zero point follow from it and the number format."""
+        scale, zero_point = scale_of(low, high, self.form)
+        with torch.no_grad():
+            self.scale.fill_(scale)
+            self.zero_point.fill_(zero_point)
+            self.bounds.copy_(torch.tensor([low, high]))
+        self.calibrated = True
+        self.mode = Mode.QUANTIZE if self.quantizes else Mode.FLOAT
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Pass on, watch or quantize."""
+        if self.observer is not None:
+            self.observer(self, value)
+        if self.mode is Mode.FLOAT or not value.is_floating_point():
+            return value
+        return self.rounded(value)
+
+    def rounded(self, value: torch.Tensor) -> torch.Tensor:
+        """Quantize and dequantize, whatever the mode."""
+        scale, zero_point = self.positive_scale.to(value.dtype), self.zero_point.to(value.dtype)
+        return fake_quantize(value, scale, zero_point, self.form)
+
+    def on_grid(self) -> kernels.Scale:
+        """Return scale and zero point as a runtime has them."""
+        return kernels.Scale(self.positive_scale.detach().float(), self.zero_point.float())
+
+    def extra_repr(self) -> str:
+        """Name the value, the format and the range."""
+        kind = self.form.name if self.quantizes else "watched"
+        bounds = f", range=({self.bounds[0]:.4g}, {self.bounds[1]:.4g})" if self.calibrated else ", not calibrated"
+        return f"{self.label}, {kind}{bounds}"
+
+
+def scale_of(low: float, high: float, form: NumberFormat) -> tuple[float, float]:
+    """Return scale and zero point for a range; a range of nothing gets the scale 1, never 0 and never NaN."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    if form.precision is Precision.FP8 or form.signed:
+        scale = max(-low, high) / form.high
+        return (scale if scale >= _SMALLEST_SCALE else 1.0), 0.0
+    scale = (high - low) / (form.high - form.low)
+    if scale < _SMALLEST_SCALE:
+        return 1.0, 0.0
+    return scale, float(min(max(round(form.low - low / scale), form.low), form.high))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The stubs around a layer that its target runs on integers."""
+
+    inputs: tuple[QuantStub, ...]  # on the values it reads
+    output: QuantStub | None  # on its result, `None` when the result is float
+
+    def active(self, *values: torch.Tensor) -> bool:
+        """Say whether the layer computes on integers of eight bits now."""
+        stubs = self.inputs if self.output is None else (*self.inputs, self.output)
+        return all(stub.mode is Mode.QUANTIZE and stub.form.precision is Precision.INT8 for stub in stubs) and all(
+            value.dtype == torch.float32 for value in values
+        )
+
+
+class WeightQuantizer(Quantizer):
+    """Quantizes a weight symmetrically, per output channel, per tensor or per block of the input dimension.
+
+    Attributes:
+        axis: The output channel's dimension, `None` for one scale.
+        block: Elements of dimension 1 that share a scale; 0 for whole channels.
+        follows: While training, the scale follows the weight; otherwise it stays as calibrated (or is learned).
+    """
+
+    ratio: torch.Tensor
+
+    def __init__(self, form: NumberFormat, axis: int | None, block: int = 0) -> None:
+        super().__init__(form)
+        self.axis = axis
+        self.block = block
+        self.follows = True
+        self.register_buffer("ratio", torch.ones(()))
+
+    @property
+    def has_eight_bits(self) -> bool:
+        """Whether weights are integers of eight bits now, with a scale per channel or one for all."""
+        return self.mode is not Mode.FLOAT and self.form.precision is Precision.INT8 and not self.block
+
+    def calibrate(self, weight: torch.Tensor, ratio: torch.Tensor | None = None) -> None:
+        """Take the scale from a weight; `ratio` is the part of each channel's peak that is kept."""
+        self.calibrate_peak(self.peak(weight.detach()), ratio)
+
+    def calibrate_peak(self, peak: torch.Tensor, ratio: torch.Tensor | None = None) -> None:
+        """Take the scale from the peaks of a weight."""
+        with torch.no_grad():
+            self.ratio = torch.ones_like(peak) if ratio is None else ratio
+            self._set_scale(self._scale_for(peak))
+        self.calibrated = True
+        self.mode = Mode.QUANTIZE
+
+    def reduced(self, value: torch.Tensor, reduce: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """Reduce every group of elements that shares a scale to one number, by ``torch.amax`` or ``torch.sum``."""
+        if self.block:
+            return reduce(value.reshape(value.shape[0], -1, self.block), 2)
+        if self.axis is None:
+            return reduce(value, list(range(value.ndim)))
+        return reduce(value, [dim for dim in range(value.ndim) if dim != self.axis])
+
+    def peak(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the largest magnitude of every group of elements that shares a scale."""
+        return self.reduced(weight.abs(), torch.amax)
+
+    def _scale_for(self, peak: torch.Tensor) -> torch.Tensor:
+        """Scale so that the peak meets the largest code; a channel of zeros gets the scale 1."""
+        scale = peak * self.ratio / self.form.high
+        return torch.where(scale >= _SMALLEST_SCALE, scale, torch.ones_like(scale))
+
+    def _set_scale(self, scale: torch.Tensor) -> None:
+        if isinstance(self.scale, nn.Parameter):
+            self.scale.data = scale
+        else:
+            self.scale = scale
+
+    def spread(self, scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Shape scales so that they broadcast against the weight."""
+        if self.block:
+            return scale.repeat_interleave(self.block, 1)
+        if self.axis is None:
+            return scale
+        return scale.reshape([-1 if dim == self.axis else 1 for dim in range(weight.ndim)])
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Quantize and dequantize, or pass on."""
+        if self.mode is Mode.FLOAT:
+            return weight
+        if self.training and self.follows and not self.learned:
+            self._set_scale(self._scale_for(self.peak(weight.detach())))
+        return self.rounded(weight)
+
+    def rounded(self, weight: torch.Tensor) -> torch.Tensor:
+        """Quantize and dequantize, whatever the mode."""
+        zero = torch.zeros((), device=weight.device)
+        return fake_quantize(weight, self.spread(self.positive_scale, weight), zero, self.form)
+
+    def codes(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the integers (or FP8 values) a runtime stores."""
+        scale = self.spread(self.positive_scale.detach(), weight)
+        return quantized_codes(weight.detach(), scale, torch.zeros((), device=weight.device), self.form)
+
+    def get_extra_state(self) -> _State:
+        """Save what is no tensor."""
+        return {**super().get_extra_state(), "axis": self.axis, "block": self.block}
+
+    def set_extra_state(self, state: _State) -> None:
+        """Load what is no tensor; scales mean nothing spread over other elements."""
+        super().set_extra_state(state)
+        self.axis, self.block = state["axis"], state["block"]
+
+    def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *rest: Any) -> None:
+        """Take scales of any shape: an uncalibrated quantizer does not know its own yet."""
+        for name in ("scale", "ratio"):
+            saved = state_dict.get(prefix + name)
+            if saved is not None and saved.shape != getattr(self, name).shape:
+                getattr(self, name).data = torch.ones_like(saved)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def extra_repr(self) -> str:
+        """Name the format and how scales are shared."""
+        shared = f"blocks of {self.block}" if self.block else "tensor" if self.axis is None else "channel"
+        return f"{self.form.name} per {shared}"

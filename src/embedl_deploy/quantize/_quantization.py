@@ -1,0 +1,174 @@
+"""How a model was quantized and what came of it: one value, which travels with the model."""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Union
+
+import torch
+from torch import fx, nn
+
+from embedl_deploy._table import table
+from embedl_deploy.errors import QuantizationError, quoted_list
+from embedl_deploy.quantize._config import QuantConfig
+from embedl_deploy.quantize._histogram import Calibration
+from embedl_deploy.quantize._placement import Placement
+
+_KEY = "embedl_deploy.quantization"
+Samples = list[tuple[torch.Tensor, ...]]
+Corrections = Union["Correction", str, Iterable[Union["Correction", str]]]
+
+
+class Correction(enum.Enum):
+    """A way to lessen an error of quantization."""
+
+    SMOOTH = "smooth"
+    EQUALIZE = "equalize"
+    WEIGHT_RANGES = "weight ranges"
+    ROUNDING = "learned rounding"
+    BIAS = "bias correction"
+
+    @classmethod
+    def chosen(cls, corrections: "Corrections") -> tuple["Correction", ...]:
+        """Return corrections for what a user wrote: one or several, themselves or by name.
+
+        Raises:
+            QuantizationError: A name is no correction's.
+        """
+        if isinstance(corrections, Correction | str) or not isinstance(corrections, Iterable):
+            corrections = (corrections,)
+        return tuple(cls._named(choice) for choice in corrections)
+
+    @classmethod
+    def _named(cls, choice: object) -> "Correction":
+        """Return the correction that is meant by a name as it stands in code or in a report."""
+        for member in cls:
+            if choice is member or (isinstance(choice, str) and choice.lower() in (member.name.lower(), member.value)):
+                return member
+        raise QuantizationError(f"{choice!r} is no correction; they are {quoted_list(member.name for member in cls)}.")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a correction did."""
+
+    correction: Correction
+    layers: tuple[str, ...]  # where its symptom showed
+    before_db: float  # signal-to-noise ratio of the model's outputs before
+    after_db: float  # and after
+    kept: bool  # whether it helped and was kept
+
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of a table."""
+        if not self.layers:
+            return (self.correction.value, "0", "", "", "no symptom")
+        result = "kept" if self.kept else "undone: it did not help"
+        return (self.correction.value, str(len(self.layers)), f"{self.before_db:.2f}", f"{self.after_db:.2f}", result)
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the search for float islands found."""
+
+    islands: tuple[str, ...]  # layers that stay float
+    float_metric: float
+    metric: float
+    allowed: float  # the least that was asked for
+    tried: int  # how many models were measured
+
+    @property
+    def met(self) -> bool:
+        """Whether the goal was reached."""
+        return self.metric >= self.allowed
+
+    def __str__(self) -> str:
+        verdict = "met" if self.met else "not met"
+        return (
+            f"Goal {verdict}: {self.metric:.4g}, float {self.float_metric:.4g}, at least {self.allowed:.4g} wanted; "
+            f"{self.tried} models measured. Float islands: {', '.join(self.islands) or 'none'}"
+        )
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What quantizing one layer costs."""
+
+    place: str  # its qualified name in the user's model
+    noise: float  # power of the noise it puts on the model's outputs, as a part of their own power
+    share: float  # its part of the noise of all layers
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What quantizing each layer costs, the most expensive first."""
+
+    layers: tuple[LayerCost, ...]  # one cost per quantized layer
+    method: str = "estimated: first-order noise of each layer alone at the model's outputs"  # how it was found out
+    unit: str = "noise power / output power"  # what `LayerCost.noise` is
+
+    def __str__(self) -> str:
+        rows = [
+            (cost.place, f"{-10 * torch.log10(torch.tensor(max(cost.noise, 1e-30))):.1f}", f"{cost.share:.1%}")
+            for cost in self.layers
+        ]
+        return table(("layer", "alone, dB", "of all noise"), rows)
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """How a model was quantized, and what came of it; prints as a report."""
+
+    placement: Placement  # every layer's decision and the rule behind it
+    config: QuantConfig
+    symmetric: bool  # what the backend wants of activations
+    groups: Mapping[str, str]  # stub names that share a scale with an earlier stub, and which
+    # The statistics; keep them to solve scales again without the data
+    calibration: Calibration = field(default_factory=Calibration)
+    trials: tuple[Trial, ...] = ()  # every correction that was tried, with its measured effect
+    search: Search | None = None  # the search for float islands, where a goal was given
+    sensitivity: Sensitivity | None = None  # what each layer costs with all of them quantized, where a goal was given
+    example_only: bool = False  # ranges are those of the example inputs, as no other data was given
+    # Some of the calibration data; what is decided on export is decided on it
+    samples: Sequence[tuple[torch.Tensor, ...]] = field(default=(), repr=False)
+
+    def sample_batches(self, size: int) -> Samples | None:
+        """Return the samples in batches of a size; None when there are too few for one."""
+        groups = [self.samples[start : start + size] for start in range(0, len(self.samples) - size + 1, max(1, size))]
+        return [tuple(torch.cat(parts) for parts in zip(*group, strict=True)) for group in groups] or None
+
+    def __str__(self) -> str:
+        total, done = len(self.placement.layers), len(self.placement.quantized)
+        lines = [f"{done} of {total} layers quantized, {self.calibration.batches} batches", "", str(self.placement)]
+        if self.example_only:
+            lines.insert(1, "Warning: calibrated on the example inputs alone; give forward_loop=batches of real data.")
+        if self.trials:
+            head = ("correction", "layers", "before, dB", "after, dB", "result")
+            rows = [trial.row() for trial in self.trials]
+            lines += ["", "Corrections, by signal-to-noise ratio of the outputs:", table(head, rows)]
+        if self.search is not None:
+            lines += ["", str(self.search)]
+        return "\n".join(lines)
+
+
+def find_quantization(model: nn.Module) -> Quantization | None:
+    found = model.meta.get(_KEY) if isinstance(model, fx.GraphModule) else None
+    return found if isinstance(found, Quantization) else None
+
+
+def quantization_of(model: nn.Module) -> Quantization:
+    """Return how a model was quantized, and what came of it.
+
+    Raises:
+        QuantizationError: It was not.
+    """
+    found = find_quantization(model)
+    if found is None:
+        raise QuantizationError(
+            f"this {type(model).__name__} has no quantize/dequantize pairs; "
+            "call quantize(model, args, ...) or insert_qdq first."
+        )
+    return found
+
+
+def put_quantization(model: fx.GraphModule, quantization: Quantization) -> None:
+    model.meta[_KEY] = quantization

@@ -1,0 +1,1 @@
+"""Vendors' services: one folder each, which registers providers on the toolchains' components."""

@@ -1,0 +1,331 @@
+"""Device programs: arguments there, one JSON object back, every ending in words; what every toolchain does with them.
+
+Profiles, models in turns and inferences are kept the same way, with the same metrics and verdicts, for every runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embedl_device import DOCUMENT_FORMAT
+from embedl_device.statistics import Ratio, paired_ratio, rank, without_waiting
+from embedl_hub.core.document import ProfileDocument, write_document
+from embedl_hub.core.profile import PairedModel, PairedResult
+from embedl_hub.errors import CommandError, quoted_list
+from embedl_hub.models.calibration import read_outputs, write_npz
+from embedl_hub.models.onnx_file import check_data, gather, model_file, shape_hint
+from embedl_hub.refusal import RefusedError
+
+if TYPE_CHECKING:
+    from embedl_hub.core.component import CompiledModel
+    from embedl_hub.core.context import HubContext
+    from embedl_hub.core.device import AnyPath, MeasuringConfig, ProviderConfig
+    from embedl_hub.machine.machine import Machine, Runtime
+    from embedl_hub.models.onnx_file import Tensor
+    from embedl_hub.paths import RemotePath
+    from embedl_hub.tracking import LoggedArtifact
+
+_LOG = logging.getLogger("embedl_hub")
+_NOT_FOUND = 127
+_FAILED = 1
+
+
+def call_program(
+    machine: Machine[MeasuringConfig], runtime: Runtime, command: str, arguments: Sequence[AnyPath]
+) -> dict[str, Any]:
+    """Run one command of the device program and return its answer.
+
+    A board without the program gets it; a failure is told in the program's own words.
+    """
+    words = [command, *arguments, *getattr(machine.config, "cli_args", ())]
+    while True:
+        argv = [*machine.program(runtime), *words]
+        try:
+            result = machine.runner.run(argv, hide=True, timeout_s=machine.config.timeout_s)
+        except CommandError as error:
+            if error.exit_code != _NOT_FOUND or not machine.carry_program(runtime):
+                raise RefusedError(_failure_message(machine, runtime, command, error)) from error
+        else:
+            return _answer(machine, command, result.stdout)
+
+
+def send_model(machine: Machine[ProviderConfig], artifact: LoggedArtifact, local: Path) -> RemotePath:
+    """Send a model, a file or a folder with one in it, and return the path of its file there."""
+    there = machine.send(artifact)
+    return there / model_file(local).name if local.is_dir() else there
+
+
+def log_source(ctx: HubContext, onnx_path: Path, scratch: Path, runtime: str) -> LoggedArtifact:
+    """Record the model that is compiled, as the user gave it with its weights, and what for."""
+    ctx.client.log_param("$runtime", runtime)
+    return ctx.client.log_artifact(gather(onnx_path, scratch), name="input")
+
+
+def log_model(ctx: HubContext, model: CompiledModel, runtime: str) -> Path:
+    """Record which model is measured or run, and return where it is on this machine."""
+    ctx.client.log_artifact(model.path, name="input", ctx=ctx)
+    ctx.client.log_param("$runtime", runtime)
+    return ctx.bring_here(model.path)
+
+
+def profile_there(
+    machine: Machine[MeasuringConfig], runtime: Runtime, model: AnyPath, arguments: Sequence[AnyPath]
+) -> dict[str, Any]:
+    """Let the device program measure a model that is there, and return its document."""
+    config = machine.config
+    plan = [*_plan(config, config.iterations, 1), "--layer-runs", str(config.layer_runs)]
+    answer = call_program(machine, runtime, "profile", ["--model", model, *arguments, *plan])
+    _check_format(answer, machine)
+    return answer
+
+
+def log_kernels(ctx: HubContext, answer: Mapping[str, Any], more: Sequence[str] = ()) -> None:
+    """Record which integer kernels an answer was made by, and say aloud and record what is wrong with it."""
+    kernels = answer.get("kernels")
+    if kernels:
+        ctx.client.log_param("kernel_family", kernels.get("family"))
+        ctx.client.log_param("$kernels", kernels)
+    warnings = [*answer.get("warnings", ()), *more]
+    for warning in warnings:
+        _LOG.warning("%s", warning)
+    if warnings:
+        ctx.client.log_param("warnings", warnings)
+
+
+def _answer(machine: Machine[MeasuringConfig], command: str, stdout: str) -> dict[str, object]:
+    last = next((line for line in reversed(stdout.splitlines()) if line.strip()), "")
+    try:
+        answer = json.loads(last)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise RefusedError(
+            f"The device program on {machine.title} answered {command} with {last[:200]!r}, not with a JSON object. "
+            "Is another program of that name installed there?"
+        )
+    return answer
+
+
+def _failure_message(machine: Machine[MeasuringConfig], runtime: Runtime, command: str, error: CommandError) -> str:
+    mark = f"{runtime.command}: error: "
+    own_words = [line.removeprefix(mark) for line in error.stderr.splitlines() if line.startswith(mark)]
+    if error.exit_code == _FAILED and own_words:
+        return f"{own_words[-1]} ({command} on {machine.title})"
+    if error.exit_code == _NOT_FOUND:
+        return (
+            f"{machine.title.capitalize()} has no {error.argv[0]!r}. Install Python 3.8 or newer with "
+            f"{runtime.packages} there, or say where they are: {runtime.board_config}(python_path=...). "
+            f"It said: {error.stderr.strip()[-300:] or 'nothing'}"
+        )
+    if error.exit_code is not None and error.exit_code > 128:
+        return f"{runtime.title} crashed during {command} on {machine.title}: {error}\n{runtime.after_a_crash}"
+    return f"The device program failed during {command} on {machine.title}: {error}"
+
+
+def data_arguments(
+    machine: Machine[MeasuringConfig], inputs: Sequence[Tensor], data: Mapping[str, np.ndarray] | None
+) -> list[str]:
+    """Bring the data to measure on to the machine and return the arguments for it; none when it is made up there."""
+    if data is not None:
+        check_data(inputs, data, "input_data")
+        path = machine.scratch / "data.npz"
+        write_npz(path, data)
+        return ["--input-dir", str(machine.put(path, "data/data.npz").parent)]
+    for tensor in inputs:
+        if not tensor.is_fixed:
+            raise RefusedError(
+                f"Input {tensor} has no fixed shape, so there is nothing to measure. Compile with "
+                f"{shape_hint(tensor)}, or profile with input_data={{{tensor.name!r}: ...}} "
+                f"(--input-data {tensor.name}=FILE.npy)."
+            )
+    return []
+
+
+def _check_format(answer: Mapping[str, object], machine: Machine[MeasuringConfig]) -> None:
+    """Refuse an answer of another version."""
+    if answer.get("format") != DOCUMENT_FORMAT:
+        raise RefusedError(
+            f"The device program on {machine.title} writes profiles of format {answer.get('format')!r}, this hub "
+            f"reads {DOCUMENT_FORMAT}. Install the same version of edgeproof-device there."
+        )
+
+
+def log_document(ctx: HubContext, document: ProfileDocument) -> None:
+    """Keep the document and log what every profile has in common; what is not known is left out."""
+    path = ctx.artifact_dir / "profile.json"
+    write_document(document, path)
+    _log_common(ctx, path, document)
+
+
+def _log_common(ctx: HubContext, path: Path, document: ProfileDocument) -> None:
+    client = ctx.client
+    client.log_artifact(path, name="output_file")
+    for name, value in document.metrics().items():
+        client.log_metric(name, value)
+    if document.judgement is not None:
+        client.log_param("verdict", document.judgement.verdict.value)
+        client.log_param("verdict_reason", document.judgement.reason)
+    client.log_param("memory_method", document.memory_method)
+    client.log_param("runtime_version", document.runtime.version)
+
+
+def infer(
+    machine: Machine[MeasuringConfig],
+    runtime: Runtime,
+    entry: AnyPath,
+    data: Mapping[str, np.ndarray],
+    settings: Sequence[str],
+) -> tuple[dict[str, np.ndarray], dict[str, object]]:
+    """Run a model that is there on data that is here; return its outputs and what the device program told."""
+    path = machine.scratch / "data.npz"
+    write_npz(path, data)
+    source, target = machine.put(path, "input/data.npz").parent, machine.folder / "output"
+    args = ["--model", entry, "--input-dir", source, "--output-dir", target, "--use-npz", *settings]
+    answer = call_program(machine, runtime, "run-inference", args)
+    fetched = machine.scratch / "fetched"
+    machine.get(target, fetched)
+    return read_outputs(fetched), answer
+
+
+def log_input_data(ctx: HubContext, data: Mapping[str, np.ndarray]) -> None:
+    """Keep the data with the run, so that another model can be compared on it later."""
+    path = ctx.artifact_dir / "input_data.npz"
+    write_npz(path, data)
+    ctx.client.log_artifact(path, name="input_data")
+
+
+def log_output(ctx: HubContext, output: Mapping[str, np.ndarray]) -> None:
+    """Keep the outputs as one file."""
+    path = ctx.artifact_dir / "output.npz"
+    write_npz(path, output)
+    ctx.client.log_artifact(path, name="output_file")
+
+
+def compiled_names(data: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return the data under the compiled names; original and compiled ones are taken."""
+    now = set(mapping.values())
+    named: dict[str, np.ndarray] = {}
+    for name, array in data.items():
+        if mapping and name not in mapping and name not in now:
+            raise RefusedError(
+                f"{name!r} is no input of the model. Its inputs were called {quoted_list(mapping)}, the compiler made "
+                f"{quoted_list(now)} of them."
+            )
+        target = mapping.get(name, name)
+        if target in named:
+            raise RefusedError(f"Input {target!r} is given twice, under its original and its compiled name.")
+        named[target] = np.asarray(array)
+    return named
+
+
+def original_names(output: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return the outputs under their original names."""
+    back = {now: before for before, now in mapping.items()}
+    return {back.get(name, name): array for name, array in output.items()}
+
+
+def artifact_name(number: int) -> str:
+    """Return what a run calls its models, counted from 1; the first is its input like any profile's."""
+    return "input" if number == 1 else f"input_{number}"
+
+
+def measure_in_turns(
+    ctx: HubContext,
+    machine: Machine[MeasuringConfig],
+    runtime: Runtime,
+    models: Sequence[CompiledModel],
+    read_inputs: Callable[[Path], Sequence[Tensor]],
+    args: Sequence[AnyPath],
+    *,
+    samples: int,
+    data: Mapping[str, np.ndarray] | None = None,
+) -> PairedResult:
+    """Let the device program measure models in turns, and keep what it found; the others are compared to the first.
+
+    ``read_inputs`` reads the inputs that a model declares; ``data`` is what all are run on, made up when not given.
+    """
+    if not isinstance(models, list | tuple) or len(models) < 2:
+        raise RefusedError(
+            f"Measuring in turns takes a list of two models or more, not {models!r:.100}; the first is the reference."
+        )
+    if samples < 1:
+        raise RefusedError(f"samples must be at least 1, not {samples}.")
+    for number, model in enumerate(models, 1):
+        ctx.client.log_artifact(model.path, name=artifact_name(number), ctx=ctx)
+    ctx.client.log_param("$runtime", runtime.name)
+    local = [ctx.bring_here(model.path) for model in models]
+    # That each can take the data is checked before any of them is sent.
+    data_args = [data_arguments(machine, read_inputs(path), data) for path in local][-1]
+    files = [send_model(machine, model.path, path) for model, path in zip(models, local, strict=True)]
+    model_args = [arg for file in files for arg in ("--model", file)]
+    plan = _plan(machine.config, samples, len(files))
+    document = call_program(machine, runtime, "pair", [*model_args, *data_args, *args, *plan])
+    _check_format(document, machine)
+    return _keep_paired(ctx, machine, document)
+
+
+def _keep_paired(ctx: HubContext, machine: Machine[MeasuringConfig], document: dict[str, Any]) -> PairedResult:
+    rows = document["models"]
+    _log_shapes(ctx, rows)
+    times = [without_waiting(row["samples_us"], row["waited_us"]) for row in rows]
+    loaded_at = document["loaded_at"]
+    try:
+        ratios = [Ratio(1.0), *(paired_ratio(each, times[0], loaded_at) for each in times[1:])]
+        ranking = rank(times, loaded_at)
+    except ValueError as error:
+        raise RefusedError(f"The device program on {machine.title} gave times that are none: {error}") from error
+    document |= {"place": machine.title, "waiting_share": _waiting_share(rows)}
+    document["ranking"] = [
+        {"model": each.number, "to_next": None if each.to_next is None else asdict(each.to_next)} for each in ranking
+    ]
+    measured = []
+    for number, (row, ratio) in enumerate(zip(rows, ratios, strict=True), 1):
+        row |= {"artifact": artifact_name(number), "ratio": asdict(ratio)}
+        median = row["latency_ms"]["median"]
+        measured.append(PairedModel(row["artifact"], row["file_name"], median, ratio))
+        ends = {} if number == 1 else {"": ratio.value, "_low": ratio.low, "_high": ratio.high}
+        _log_metrics(ctx, {f"latency_median_{number}": median})
+        _log_metrics(ctx, {f"ratio_{number}{end}": value for end, value in ends.items()})
+    _log_metrics(ctx, {name: document[name] for name in ("rounds", "waiting_share")})
+    path = ctx.artifact_dir / "paired.json"
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    _log_common(ctx, path, ProfileDocument.from_json(document))
+    log_kernels(ctx, document)
+    return PairedResult.from_current_run(ctx, models=tuple(measured), ranking=ranking)
+
+
+def _log_metrics(ctx: HubContext, values: Mapping[str, float | None]) -> None:
+    for name, value in values.items():
+        if value is not None:
+            ctx.client.log_metric(name, value)
+
+
+def _log_shapes(ctx: HubContext, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Record what each model read, and say so where it is not as much: a batch of eight takes longer than one."""
+    shapes = [[tensor["shape"] for tensor in row["data"]["inputs"].values()] for row in rows]
+    ctx.client.log_param("input_shapes", shapes)
+    if any(each != shapes[0] for each in shapes):
+        words = "; ".join(f"model {number} {json.dumps(each)}" for number, each in enumerate(shapes, 1))
+        _LOG.warning("The models read inputs of different shapes, and a ratio of them is of that too: %s.", words)
+
+
+def _plan(config: MeasuringConfig, samples: int, models: int) -> list[str]:
+    """Return how much to measure; the config's longest time is for each model."""
+    return [
+        "--iterations", str(samples), "--min-seconds", str(config.min_seconds),
+        "--max-seconds", str(config.max_seconds * models), "--max-warmup-seconds", str(config.max_warmup_seconds),
+    ]  # fmt: skip
+
+
+def _waiting_share(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return how much of all times was waiting: how busy the processors were with other things."""
+    if any(row["waited_us"] is None for row in rows):
+        return None
+    return sum(sum(row["waited_us"]) for row in rows) / sum(sum(row["samples_us"]) for row in rows)

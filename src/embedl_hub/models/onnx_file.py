@@ -1,0 +1,301 @@
+"""ONNX files on this machine: read with care, given fixed shapes and node names, checked against data."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import external_data_helper, helper
+
+from embedl_hub.errors import quoted_list
+from embedl_hub.refusal import RefusedError
+
+Dimension: TypeAlias = int | str | None
+
+# A protobuf message ends at 2 GiB; what comes near is kept with its weights beside it.
+_LARGEST_FILE_BYTES = 1_900_000_000
+_WEIGHTS = "weights.bin"
+# Operators that work on integers, ONNX's own and those of ONNX Runtime's optimizer.
+_INTEGER_OPS = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger", "QAttention")
+_NARROW = {
+    onnx.TensorProto.FLOAT8E4M3FN: "float8", onnx.TensorProto.FLOAT8E5M2: "float8", onnx.TensorProto.INT4: "int4",
+    onnx.TensorProto.UINT4: "int4",
+}  # fmt: skip
+_FLOATS = {
+    onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16",
+    onnx.TensorProto.DOUBLE: "float64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output as the model declares it; a size of None or a name is open."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dimension, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}[{', '.join('?' if size is None else str(size) for size in self.shape)}]"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every size is a number."""
+        return all(isinstance(size, int) for size in self.shape)
+
+    def takes(self, sizes: Sequence[int], start: int = 0) -> bool:
+        """Tell whether sizes are what is declared from an axis on; an open one takes any."""
+        own = self.shape[start:]
+        return len(own) == len(sizes) and all(
+            not isinstance(size, int) or size == given for size, given in zip(own, sizes, strict=True)
+        )
+
+
+def model_file(path: Path) -> Path:
+    """Return the ONNX file itself: the path, or the one ONNX file in a folder."""
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix == ".onnx")
+        if len(found) != 1:
+            names = quoted_list(file.name for file in found)
+            raise RefusedError(f"The folder {path} must hold one .onnx file, it holds: {names}.")
+        return found[0]
+    if not path.is_file():
+        raise RefusedError(f"There is no model {path}.")
+    return path
+
+
+def read_graph(path: Path) -> onnx.ModelProto:
+    """Return a model without the weights that lie outside its file."""
+    file = model_file(path)
+    try:
+        model = onnx.load(file, load_external_data=False)
+    except (DecodeError, ValueError, OSError) as error:
+        raise RefusedError(f"{file} is not an ONNX model: {error}.") from error
+    if not model.graph.node or not model.opset_import:
+        raise RefusedError(f"{file} is not an ONNX model: it holds no graph.")
+    return model
+
+
+def read_model(path: Path) -> onnx.ModelProto:
+    """Return a model with all its weights."""
+    model = read_graph(path)
+    folder = model_file(path).parent
+    external_files(model, folder)
+    # Not by onnx's own function: it takes the store's hard links for an attack.
+    for tensor in _tensors_outside(model):
+        facts = {entry.key: entry.value for entry in tensor.external_data}
+        with (folder / facts["location"]).open("rb") as file:
+            file.seek(int(facts.get("offset") or 0))
+            tensor.raw_data = file.read(int(facts["length"]) if facts.get("length") else -1)
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        tensor.ClearField("external_data")
+    return model
+
+
+def prepared_model(path: Path, input_shape: Sequence[int] | None) -> onnx.ModelProto:
+    """Return a model with all its weights, its input's shape fixed, and a name on every node to lead layers back to."""
+    model = read_model(path)
+    if input_shape is not None:
+        fix_input_shape(model, input_shape)
+    name_nodes(model)
+    return model
+
+
+def external_files(model: onnx.ModelProto, folder: Path) -> list[str]:
+    """Return the files a model's weights lie in, or refuse names that lead out of its folder and files cut short."""
+    found: dict[str, None] = {}
+    for tensor in _tensors_outside(model):
+        facts = {entry.key: entry.value for entry in tensor.external_data}
+        location = facts.get("location", "")
+        plain = PurePosixPath(location)
+        if not location or plain.is_absolute() or ".." in plain.parts or "\\" in location:
+            raise RefusedError(f"Tensor {tensor.name!r} keeps its data in {location!r}, outside the model's folder.")
+        file = folder / plain
+        if not file.is_file():
+            raise RefusedError(
+                f"The weights of tensor {tensor.name!r} are missing: there is no {file}. Copy it beside the model."
+            )
+        if not file.resolve().is_relative_to(folder.resolve()):
+            raise RefusedError(f"Tensor {tensor.name!r} keeps its data in {location!r}, a link out of its folder.")
+        end = int(facts.get("offset") or 0) + int(facts.get("length") or 0)
+        if file.stat().st_size < end:
+            raise RefusedError(f"{file} ends before the weights of tensor {tensor.name!r} do ({end} bytes).")
+        found[location] = None
+    return list(found)
+
+
+def _tensors_outside(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    for tensor in external_data_helper._get_all_tensors(model):  # noqa: SLF001 - walks subgraphs and attributes too
+        if external_data_helper.uses_external_data(tensor):
+            yield tensor
+
+
+def gather(path: Path, scratch: Path) -> Path:
+    """Return what has to be kept of a model: its file, or a folder with the file and its weights alone."""
+    file = model_file(path)
+    outside = external_files(read_graph(path), file.parent)
+    if not outside:
+        return file
+    folder = scratch / f"{file.stem}_model"
+    for name in (file.name, *outside):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file.parent / name, target)
+    return folder
+
+
+def write_model(model: onnx.ModelProto, path: Path) -> Path:
+    """Write a model as one file, or with its weights beside it in a folder when it is too large for one."""
+    if model.ByteSize() < _LARGEST_FILE_BYTES:
+        onnx.save(model, path)
+        return path
+    folder = path.with_suffix("")
+    folder.mkdir()
+    onnx.save(model, folder / path.name, save_as_external_data=True, location=_WEIGHTS)
+    return folder
+
+
+def inputs_of(model: onnx.ModelProto) -> list[Tensor]:
+    """Return the inputs a user must give: those without a value of their own."""
+    given = {value.name for value in model.graph.initializer} | {
+        value.values.name for value in model.graph.sparse_initializer
+    }
+    return [_tensor(value) for value in model.graph.input if value.name not in given]
+
+
+def shape_hint(tensor: Tensor) -> str:
+    """Return how to ask for a fixed shape, in Python and on the command line."""
+    sizes = [str(size) if isinstance(size, int) else "1" for size in tensor.shape]
+    return f"input_shape=({', '.join(sizes)}) (--input-shape {','.join(sizes)})"
+
+
+def precision_of(model: onnx.ModelProto) -> str:
+    """Return the numbers a model mostly computes in: int8 if it is quantized, else the float of most of its weights."""
+    if narrow := {_NARROW[value.data_type] for value in model.graph.initializer if value.data_type in _NARROW}:
+        return min(narrow)
+    if quantized_layer(model) is not None:
+        return "int8"
+    counts: Counter[str] = Counter()
+    for weights in model.graph.initializer:
+        if weights.data_type in _FLOATS:
+            counts[_FLOATS[weights.data_type]] += math.prod(weights.dims)
+    ends = (_FLOATS.get(value.type.tensor_type.elem_type) for value in (*model.graph.input, *model.graph.output))
+    return counts.most_common(1)[0][0] if counts else next(filter(None, ends), "float32")
+
+
+def quantized_layer(model: onnx.ModelProto) -> str | None:
+    """Return the first operator that computes in integers or converts to them; None for a float model."""
+    return next((node.op_type for node in nodes_of(model.graph) if node.op_type.startswith(_INTEGER_OPS)), None)
+
+
+def outputs_of(model: onnx.ModelProto) -> list[Tensor]:
+    """Return the outputs."""
+    return [_tensor(value) for value in model.graph.output]
+
+
+def _tensor(value: onnx.ValueInfoProto) -> Tensor:
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type"):
+        return Tensor(value.name, value.type.WhichOneof("value") or "unknown", ())
+    if kind.elem_type == onnx.TensorProto.STRING:
+        dtype = "string"
+    else:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)).name if kind.elem_type else "unknown"
+    return Tensor(value.name, dtype, tuple(_size(dim) for dim in kind.shape.dim))
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return int(dim.dim_value)
+    return dim.dim_param or None
+
+
+def name_nodes(model: onnx.ModelProto) -> None:
+    """Give every node a name of its own, the same each time, so that what ran can be led back to it."""
+    taken: set[str] = set()
+    for node in nodes_of(model.graph):
+        name = node.name or next((output for output in node.output if output), node.op_type)
+        base, number = name, 1
+        while name in taken:
+            name, number = f"{base}#{number}", number + 1
+        taken.add(name)
+        node.name = name
+
+
+def replace_items(field: Any, items: Iterable[object]) -> None:  # noqa: ANN401 - protobuf's lists have no types
+    """Give a repeated field of a model other items."""
+    wanted = list(items)
+    del field[:]
+    field.extend(wanted)
+
+
+def nodes_of(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph, those of its branches and loops included."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from nodes_of(inner)
+
+
+def fix_input_shape(model: onnx.ModelProto, shape: Sequence[int]) -> None:
+    """Fix the shape of the model's input; sizes that other inputs share by name are fixed with it."""
+    sizes = tuple(int(size) for size in shape)
+    inputs = inputs_of(model)
+    text = "; ".join(map(str, inputs))
+    if not sizes or min(sizes) < 1:
+        raise RefusedError(f"input_shape must be sizes of at least 1, not {tuple(shape)!r}. The inputs are: {text}.")
+    fitting = [tensor for tensor in inputs if tensor.takes(sizes)]
+    if not fitting:
+        raise RefusedError(f"input_shape {list(sizes)} fits no input of the model; they are: {text}.")
+    chosen = next((tensor for tensor in fitting if not tensor.is_fixed), fitting[0])
+    names = {dim: size for dim, size in zip(chosen.shape, sizes, strict=True) if isinstance(dim, str)}
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        dims = value.type.tensor_type.shape.dim
+        for index, dim in enumerate(dims):
+            if value.name == chosen.name:
+                dim.dim_value = sizes[index]
+            elif dim.dim_param in names:
+                dim.dim_value = names[dim.dim_param]
+
+
+def check_data(inputs: Sequence[Tensor], data: Mapping[str, np.ndarray], what: str) -> None:
+    """Refuse names, types and shapes that do not fit, all at once; whole batches more than the model takes may come."""
+    own = {tensor.name: tensor for tensor in inputs}
+    faults = [f"{name!r} is not an input" for name in data if name not in own]
+    faults += [f"{name!r} is missing" for name in own if name not in data]
+    batches: set[int] = set()
+    for name in own.keys() & data.keys():
+        faults += _faults(own[name], np.asarray(data[name]), batches)
+    if len(batches) > 1:
+        faults.append(f"the inputs hold different numbers of batches: {sorted(batches)}")
+    if faults:
+        raise RefusedError(
+            f"The {what} does not fit the model: {'; '.join(sorted(faults))}. "
+            f"Its inputs are: {'; '.join(map(str, inputs))}."
+        )
+
+
+def _faults(tensor: Tensor, array: np.ndarray, batches: set[int]) -> list[str]:
+    faults = []
+    is_text = tensor.dtype == "string" and array.dtype.kind in "UO"
+    if array.dtype.name != tensor.dtype and not is_text:
+        faults.append(f"{tensor.name!r} is {array.dtype.name}, the model takes {tensor.dtype}")
+    sizes = tensor.shape
+    is_fit = array.ndim == len(sizes) and tensor.takes(array.shape[1:], 1)
+    first = sizes[0] if sizes else None
+    if is_fit and isinstance(first, int):
+        is_fit = first > 0 and array.shape[0] >= first and array.shape[0] % first == 0
+        batches.add(array.shape[0] // max(1, first))
+    if not is_fit:
+        taken = f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
+        faults.append(f"{tensor.name!r} has shape {list(array.shape)}, the model takes {taken}")
+    return faults

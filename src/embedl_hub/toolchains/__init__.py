@@ -1,0 +1,1 @@
+"""The toolchains: one folder each. A folder exports one value, ``TOOLCHAIN``, which an entry point names."""

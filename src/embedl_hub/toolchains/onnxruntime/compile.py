@@ -1,0 +1,186 @@
+"""Compile: fix the shape and, with calibration data, quantize on this machine; optimize where the model will run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embedl_hub.core.compile import CompileError
+from embedl_hub.core.invoke import is_ruined
+from embedl_hub.machine.machine import Machine, unlogged
+from embedl_hub.machine.program import call_program, log_source, send_model
+from embedl_hub.models import onnx_file
+from embedl_hub.models.calibration import on_disk, open_calibration
+from embedl_hub.refusal import RefusedError, refusals_as
+from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiledModel
+from embedl_hub.toolchains.onnxruntime.predict import is_wanted, predict
+from embedl_hub.toolchains.onnxruntime.quantize import (
+    METHODS,
+    NumberFormat,
+    Request,
+    number_format,
+    quantize,
+    refuse_quantized,
+)
+from embedl_hub.toolchains.onnxruntime.runtime import RUNTIME, settings, warn_of_kernels
+
+if TYPE_CHECKING:
+    from embedl_hub.core.compile import CalibrationData
+    from embedl_hub.core.context import HubContext
+    from embedl_hub.core.device import AnyPath
+    from embedl_hub.models.onnx_file import Tensor
+    from embedl_hub.toolchains.onnxruntime.config import ONNXRuntimeConfig
+
+
+_LOG = logging.getLogger("embedl_hub")
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What the user asked of a compilation."""
+
+    input_shape: Sequence[int] | None = None
+    calibration_data: CalibrationData | None = None
+    calibration_method: str | None = None
+    per_channel: bool = False
+    quantize_io: bool = False
+
+
+def compile_model(
+    ctx: HubContext,
+    machine: Machine[ONNXRuntimeConfig],
+    onnx_path: Path,
+    **given: Any,  # noqa: ANN401 - the step's options
+) -> ONNXRuntimeCompiledModel:
+    """Compile a model for a machine."""
+    options = CompileOptions(**given)
+    with refusals_as(CompileError):
+        source = log_source(ctx, onnx_path, machine.scratch, RUNTIME.name)
+        model = onnx_file.prepared_model(source.local(), options.input_shape)
+        inputs = onnx_file.inputs_of(model)
+        names = [tensor.name for tensor in (*inputs, *onnx_file.outputs_of(model))]
+        prepared = onnx_file.write_model(model, machine.scratch / f"{onnx_path.stem}.prepared.onnx")
+        del model
+        quantization: Mapping[str, object] = {}
+        if options.calibration_data is not None:
+            prepared, quantization = _quantize(ctx, machine, prepared, inputs, options)
+        elif options.calibration_method is not None or options.quantize_io or options.per_channel:
+            raise RefusedError(
+                "calibration_method, per_channel and quantize_io (--calibration-method, --per-channel, --quantize-io) "
+                "are for INT8, which needs calibration_data (--calibration-data); give it, or leave them out."
+            )
+        answer, compiled = _optimize(ctx, machine, prepared, f"{onnx_path.stem}.compiled.onnx")
+        # An optimizer that renamed a tensor would make every later step lie about names.
+        now = [tensor["name"] for tensor in (*answer.get("inputs", ()), *answer.get("outputs", ()))]
+        if sorted(now) != sorted(names):
+            raise RefusedError(f"The optimized model has the tensors {now}, the original {names}; they must agree.")
+        warn_of_kernels(ctx, machine, answer, prepared)
+    ctx.client.log_artifact(compiled, name="path")
+    params = {name: answer.get(name) for name in ("inputs", "outputs", "runtime_version")}
+    params |= {"precision": onnx_file.precision_of(onnx_file.read_graph(compiled)), "$board": answer.get("board")}
+    ctx.client.run.log_batch(params)
+    ctx.client.log_metric("model_size_mb", float(answer.get("size_bytes", 0)) / 1e6)
+    return ONNXRuntimeCompiledModel.from_current_run(ctx, quantization=quantization)
+
+
+def _quantize(
+    ctx: HubContext,
+    machine: Machine[ONNXRuntimeConfig],
+    prepared: Path,
+    inputs: Sequence[Tensor],
+    options: CompileOptions,
+) -> tuple[Path, dict[str, object]]:
+    """Return the INT8 model and how its integers stand for numbers."""
+    refuse_quantized(prepared)
+    method = options.calibration_method or METHODS[0]
+    if method not in METHODS:
+        raise RefusedError(f"calibration_method is one of {', '.join(METHODS)}, not {method!r}.")
+    data = on_disk(options.calibration_data, machine.scratch)
+    samples = open_calibration(data, inputs)
+    ctx.client.log_param("calibration_samples", samples.count)
+    # Asked before the long part: a board without a runtime says so now.
+    doctor = call_program(machine, RUNTIME, "doctor", [])
+    if doctor.get("problem"):
+        raise RefusedError(f"{doctor['problem']} (doctor on {machine.title})")
+    _predict_gain(ctx, machine, prepared, options, doctor)
+    form = _number_format(machine, doctor)
+    ctx.client.run.log_batch({"number_format": asdict(form), "int8_kernels": form.kernels})
+    answer = quantize(
+        Request(
+            str(prepared), str(prepared.with_name(prepared.name.replace(".prepared", ".int8"))), str(data), method,
+            form.portable, activations=form.activations, weights=form.weights, per_channel=options.per_channel,
+            quantize_io=options.quantize_io,
+        ),
+        machine.scratch,
+    )  # fmt: skip
+    quantization = {"method": method, "format": asdict(form), **answer["io"]}
+    params = {"quantized_ops": answer["ops"], "remedies": answer["remedies"], "quantization": quantization}
+    ctx.client.run.log_batch({**params, "calibration_samples_left_out": answer["samples_left_out"]})
+    _log_drift(ctx, answer["drift"])
+    return Path(answer["output"]), quantization
+
+
+def _number_format(machine: Machine[ONNXRuntimeConfig], doctor: Mapping[str, Any]) -> NumberFormat:
+    """Return the format for a machine; what the board answered counts unless the spec names another processor."""
+    board = doctor.get("board") or {}
+    same = str(board.get("architecture", "")).lower() == machine.architecture.lower()
+    kernels = (doctor.get("kernels") or {}) if same else {}
+    return number_format(machine.architecture, tuple(board.get("cpu_features", ())), kernels.get("u8s8"))
+
+
+def _predict_gain(
+    ctx: HubContext,
+    machine: Machine[ONNXRuntimeConfig],
+    prepared: Path,
+    options: CompileOptions,
+    doctor: Mapping[str, Any],
+) -> None:
+    """Say and record what INT8 will gain; what cannot be foretold stops nobody."""
+    if not is_wanted(ctx, machine.config):
+        return
+    started = time.monotonic()
+    try:
+        prediction = predict(
+            ctx, machine, prepared, per_channel=options.per_channel, quantize_io=options.quantize_io, doctor=doctor
+        )
+    except Exception as error:  # noqa: BLE001 - a prediction is a service, and a compilation does without
+        _LOG.debug("INT8's gain is not predicted: %s", error)
+        return
+    _LOG.log(logging.INFO if prediction.gain.pays else logging.WARNING, "%s", prediction)
+    ctx.client.log_param("prediction", {**prediction.to_dict(), "seconds": round(time.monotonic() - started, 2)})
+    ctx.client.log_metric("predicted_speedup", prediction.gain.speedup)
+    ctx.client.log_metric("predicted_speedup_low", prediction.gain.low)
+    ctx.client.log_metric("predicted_speedup_high", prediction.gain.high)
+    ctx.client.log_artifact(prediction.costs, name="kernel_costs")
+
+
+def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:
+    """Record how far INT8 is from float on calibration data, and say aloud what no user would want."""
+    ctx.client.log_param("calibration_drift", drift)
+    for output in drift:
+        if is_ruined(output["cosine"], output["finite_share"]):
+            _LOG.warning(
+                "INT8 changes output %r beyond use even on calibration data: cosine %.3f to float, %.0f%% are numbers. "
+                "Another calibration_method or per_channel may help; some models cannot be INT8 as a whole.",
+                output["name"], output["cosine"], 100 * output["finite_share"],
+            )  # fmt: skip
+    if drift:
+        ctx.client.log_metric("calibration_cosine", min(output["cosine"] for output in drift))
+
+
+def _optimize(
+    ctx: HubContext, machine: Machine[ONNXRuntimeConfig], prepared: Path, name: str
+) -> tuple[Mapping[str, Any], Path]:
+    # A folder (weights beside a large model) is known by its listing, which logging makes; a file is not worth keeping.
+    is_folder = prepared.is_dir()
+    artifact = ctx.client.log_artifact(prepared, name="prepared") if is_folder else unlogged(prepared, "prepared")
+    entry, output = send_model(machine, artifact, prepared), machine.folder / name
+    args: list[AnyPath] = ["--model", entry, "--output", output, *settings(machine.config)]
+    answer = call_program(machine, RUNTIME, "compile", args)
+    compiled = ctx.artifact_dir / name
+    machine.get(output, compiled)
+    return answer, compiled

@@ -1,0 +1,93 @@
+"""Settings of the TFLite providers, and the check of what this machine needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from embedl_hub.core.device import CheckResult, DeviceKind, MeasuringConfig, check_args
+
+if TYPE_CHECKING:
+    from embedl_hub.core.device import Device
+
+TYPE = "embedl_litert"
+
+
+@dataclass(frozen=True)
+class LiteRTConfig(MeasuringConfig):
+    """How LiteRT is to run a TFLite model, here or on a board.
+
+    Attributes:
+        xnnpack: Let the XNNPACK delegate take the operators it can; off, the runtime's own kernels run.
+    """
+
+    xnnpack: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class EmbedlLiteRTConfig(LiteRTConfig):
+    """A board that runs TFLite models: with the device program ``embedl-litert``, or with Google's benchmark alone.
+
+    Attributes:
+        embedl_litert_path: The program; when the board has none, the hub carries it there itself.
+        cli_args: Further arguments for each of its commands.
+        python_path: The Python on the board that runs a carried program; it needs numpy and ai-edge-litert.
+        benchmark_model_path: Google's ``benchmark_model`` on the board. Given: profiles are measured by it, nothing
+            else is needed there, and models cannot be invoked.
+        benchmark_args: Further arguments for it, such as ``--use_gpu=true``.
+    """
+
+    embedl_litert_path: str = "embedl-litert"
+    cli_args: tuple[str, ...] = ()
+    python_path: str = field(default="python3", kw_only=True)
+    benchmark_model_path: str | None = field(default=None, kw_only=True)
+    benchmark_args: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_args("cli_args", self.cli_args)
+        check_args("benchmark_args", self.benchmark_args)
+
+
+def _board_checks(device: Device) -> Mapping[str, Sequence[str]]:
+    config = device.provider_config if isinstance(device.provider_config, EmbedlLiteRTConfig) else EmbedlLiteRTConfig()
+    if config.benchmark_model_path is not None:
+        return {"benchmark_model": ["test", "-x", config.benchmark_model_path]}
+    show = "import importlib.metadata as m; print(m.version('{}'))"
+    return {
+        "python": [config.python_path, "-c", "import platform; print(platform.python_version())"],
+        "numpy": [config.python_path, "-c", show.format("numpy")],
+        "ai-edge-litert": [config.python_path, "-c", show.format("ai-edge-litert")],
+    }
+
+
+BOARD_KIND = DeviceKind(
+    TYPE, "A board with LiteRT, or with Google's benchmark_model.", EmbedlLiteRTConfig, checks=_board_checks
+)
+
+
+def check_converter() -> list[CheckResult]:
+    """Tell whether the converter is there."""
+    from embedl_hub.toolchains.tflite.environment import CONVERTER, find_environment  # noqa: PLC0415 - on use
+
+    environment = find_environment()
+    if environment is None:
+        advice = "embedl-hub doctor --install tflite"
+        return [CheckResult("tflite converter", is_ok=None, message="made by the first compilation", advice=advice)]
+    folder = environment.python.parent.parent
+    message = f"{CONVERTER} on Python {environment.version} in {folder}"
+    return [CheckResult("tflite converter", is_ok=True, message=message)]
+
+
+def install_converter() -> None:
+    """Make the environment and tell how it goes; ``embedl-hub doctor --install tflite`` calls it."""
+    from embedl_hub.toolchains.tflite.environment import CONVERTER, need_environment  # noqa: PLC0415 - on use
+
+    def report(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    environment = need_environment(report)
+    folder = environment.python.parent.parent
+    report(f"The TFLite converter is ready: {CONVERTER} on Python {environment.version} in {folder}")

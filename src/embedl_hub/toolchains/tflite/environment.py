@@ -1,0 +1,177 @@
+"""The converter's own environment: made once, remembered, never the user's.
+
+onnx2tf pins its dependencies to versions that clash with everything else, and ai-edge-quantizer pins another LiteRT
+than onnx2tf does. So onnx2tf is installed without its dependencies beside those that both can live with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from embedl_hub.core.device import LocalCommandRunner
+from embedl_hub.errors import CommandError, ConfigError
+
+CACHE_VARIABLE = "EMBEDL_HUB_CACHE"
+# Declares Python 3.12 and newer; 3.11 runs it too. In the order they are taken.
+PYTHONS = ((3, 12), (3, 13), (3, 11))
+CONVERTER = "onnx2tf==2.6.9"
+REQUIREMENTS = (
+    "ai-edge-litert==2.3.0", "ai-edge-quantizer==0.10.0", "flatbuffers==25.12.19", "ml-dtypes==0.5.4", "numpy==2.2.6",
+    "onnx==1.20.1", "onnxruntime==1.26.0", "onnxsim==0.6.5", "protobuf==7.35.1", "psutil==7.2.2", "sng4onnx==2.0.1",
+    "tqdm==4.67.1",
+)  # fmt: skip
+_MARK = "ready.json"
+# This Python's pip installs for the other, which need not have one.
+_PIP = (sys.executable, "-m", "pip")
+_QUICK_S = 30.0
+_INSTALL_S = 1800.0
+_LOG = logging.getLogger("embedl_hub")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A converter that is ready; another set of requirements has another key."""
+
+    python: Path
+    version: str
+    key: str
+
+
+def cache_dir() -> Path:
+    """Return where the hub keeps what it can make again."""
+    chosen = os.environ.get(CACHE_VARIABLE)
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("edgeproof"))
+
+
+def key() -> str:
+    """Return a short name for what the environment is made from."""
+    return hashlib.sha256("\n".join((CONVERTER, *REQUIREMENTS)).encode()).hexdigest()[:12]
+
+
+def find_environment() -> Environment | None:
+    """Return the environment if it was made before."""
+    folder = _folder()
+    try:
+        facts = json.loads((folder / _MARK).read_text(encoding="utf-8"))
+        found = Environment(folder / "bin" / "python", str(facts["python"]), key())
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if found.python.exists() else None
+
+
+def need_environment(report: Callable[[str], None] = _LOG.warning) -> Environment:
+    """Return the environment; the first time it is made, which takes a minute or two."""
+    found = find_environment()
+    if found is not None:
+        return found
+    with _lock(_folder().with_suffix(".lock"), report):
+        # Somebody else may have made it while we waited.
+        return find_environment() or _make(report)
+
+
+def _folder() -> Path:
+    return cache_dir() / "converters" / f"tflite-{key()}"
+
+
+@contextlib.contextmanager
+def _lock(path: Path, report: Callable[[str], None]) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            report("Another process sets up the TFLite converter; waiting for it ...")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make(report: Callable[[str], None]) -> Environment:
+    folder = _folder()
+    python, version = choose_python()
+    started = time.monotonic()
+    report(f"Setting up the TFLite converter (once, a minute or two) in {folder}")
+    report(f"[1/3] a Python environment, from {python} ({version})")
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([str(python), "-m", "venv", "--without-pip", str(folder)], "a Python environment cannot be made")
+    own = folder / "bin" / "python"
+    report(f"[2/3] {len(REQUIREMENTS)} packages: {', '.join(REQUIREMENTS)}")
+    pip = [*_PIP, "--python", str(own), "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    _run([*pip, *REQUIREMENTS], "what the converter needs cannot be installed", _INSTALL_S)
+    report(f"[3/3] {CONVERTER}")
+    # Its own pins would bring another LiteRT than the quantizer takes, and a Python that is newer than it needs.
+    _run(
+        [*pip, "--no-input", "--no-deps", "--ignore-requires-python", CONVERTER],
+        "the converter cannot be installed",
+        _INSTALL_S,
+    )
+    check = "from onnx2tf import convert; import ai_edge_quantizer, onnxsim"
+    _run([str(own), "-I", "-c", check], "the converter was installed and cannot be imported", _INSTALL_S)
+    facts = {"python": version, "requirements": [CONVERTER, *REQUIREMENTS]}
+    (folder / _MARK).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    report(f"ready after {time.monotonic() - started:.0f} s")
+    return Environment(own, version, key())
+
+
+def choose_python(candidates: Sequence[str] | None = None) -> tuple[Path, str]:
+    """Return the best Python of this machine for the converter, and its version."""
+    found: dict[tuple[int, int], tuple[Path, str]] = {}
+    looked = _candidates() if candidates is None else candidates
+    for candidate in looked:
+        version = _version_of(candidate)
+        if version is not None:
+            found.setdefault((version[0], version[1]), (Path(candidate), ".".join(map(str, version))))
+    for wanted in PYTHONS:
+        if wanted in found:
+            return found[wanted]
+    wanted_words = ", ".join(f"{major}.{minor}" for major, minor in sorted(PYTHONS))
+    raise ConfigError(
+        f"The TFLite converter needs Python {wanted_words}; this machine has "
+        f"{', '.join(text for _, text in found.values()) or 'none that runs'} (looked at {', '.join(looked)}). "
+        "Install one of them and put it on PATH."
+    )
+
+
+def _candidates() -> list[str]:
+    """Return where Pythons may be: on PATH, in pyenv, and the one that runs this."""
+    names = [f"python{major}.{minor}" for major, minor in PYTHONS]
+    found = [path for name in names if (path := shutil.which(name)) is not None]
+    versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for major, minor in PYTHONS:
+        # A folder that may not be read, another account's for one, has nothing for us.
+        with contextlib.suppress(OSError):
+            found += [str(path) for path in sorted(versions.glob(f"{major}.{minor}.*/bin/python"), reverse=True)]
+    base = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return [*found, str(base) if os.access(base, os.X_OK) else sys.executable]
+
+
+def _version_of(python: str) -> tuple[int, int, int] | None:
+    """Ask a Python for its version; a name on PATH may be a shim for nothing."""
+    code = "import ensurepip, sys, venv; print(*sys.version_info[:3])"
+    try:
+        answer = LocalCommandRunner().run([python, "-I", "-c", code], hide=True, timeout_s=_QUICK_S).stdout.split()
+        return int(answer[0]), int(answer[1]), int(answer[2])
+    except (CommandError, ValueError, IndexError):
+        return None
+
+
+def _run(argv: Sequence[str], what: str, timeout_s: float = 120.0) -> None:
+    try:
+        LocalCommandRunner().run(argv, hide=True, timeout_s=timeout_s)
+    except CommandError as error:
+        raise ConfigError(
+            f"The TFLite converter cannot be set up: {what}. {error}\n"
+            "Try again with: embedl-hub doctor --install tflite"
+        ) from error

@@ -1,0 +1,363 @@
+"""The two databases an index can live in, behind one way of speaking to them.
+
+Every statement of the project is written once, with ``?`` for values; what the two spell differently is a
+:class:`SqlDialect`. SQLite is a file of this machine; PostgreSQL is for a team's server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from embedl_hub.errors import ConfigError, TrackingError
+from embedl_hub.tracking import _fork
+
+_WAIT_FOR_WRITERS_S = 60.0
+_CONNECT_S = 10
+# Any number will do, as long as no other program of the same database uses it.
+_SHAPING_LOCK = 4_731_562_019
+_MOST_IDLE = 16
+
+
+@dataclass(frozen=True)
+class SqlDialect:
+    """What the two databases spell differently."""
+
+    key: str
+    text: str
+    clustered: str
+    number_of: str
+
+
+class _PostgreSQLConnection:
+    """Speaks our spelling of statements to psycopg."""
+
+    def __init__(self, inner: Any) -> None:  # noqa: ANN401 - psycopg is an extra
+        self.inner = inner
+
+    def execute(self, statement: str, values: Sequence[object] = (), /) -> Any:  # noqa: ANN401 - rows that sqlite3 has too
+        return self.inner.execute(_percent(statement), tuple(values))
+
+    def executemany(self, statement: str, values: Sequence[Sequence[object]], /) -> None:
+        with self.inner.cursor() as cursor:
+            cursor.executemany(_percent(statement), values)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+Connection: TypeAlias = sqlite3.Connection | _PostgreSQLConnection
+
+
+class Database(Protocol):
+    """A place for an index."""
+
+    dialect: SqlDialect
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether this user may read it and no more."""
+
+    def connect(self) -> Connection:
+        """Open it."""
+
+    def version(self, connection: Connection) -> int:
+        """Return how many migrations it has seen."""
+
+    def set_version(self, connection: Connection, version: int) -> None:
+        """Write down how many migrations it has seen."""
+
+    def shaping(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
+        """Keep every other process from shaping it at the same time."""
+
+    def committed(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
+        """Run a block as one transaction that writes."""
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        """Tell whether an error means that the database itself is broken."""
+
+    def is_own_error(self, error: BaseException) -> bool:
+        """Tell whether an error came from the database."""
+
+    def damaged(self, error: BaseException) -> str:
+        """Say what is broken and how it is mended."""
+
+
+class SQLite:
+    """One file in the home folder."""
+
+    dialect = SqlDialect(
+        key="INTEGER PRIMARY KEY",
+        text="TEXT",
+        clustered=" WITHOUT ROWID",
+        # A JSON number starts with a digit or a minus; a JSON text with a quotation mark.
+        number_of="CASE WHEN {0} GLOB '[-0-9]*' THEN CAST({0} AS REAL) END",
+    )
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self.path = path
+        self._durable = durable
+        self._writing = threading.Lock()
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether this user may read the file and no more; SQLite writes beside it even to read."""
+        return self.path.exists() and not all(os.access(path, os.W_OK) for path in (self.path, self.path.parent))
+
+    def connect(self) -> Connection:
+        """Open the file; the folder must exist."""
+        address: str | Path = self.path
+        if is_read_only := self.is_read_only:
+            # Without a log beside it nobody is writing, and the file is all there is.
+            is_alone = not self.path.with_name(f"{self.path.name}-wal").exists()
+            address = f"{self.path.as_uri()}?mode=ro{'&immutable=1' if is_alone else ''}"
+        connection = sqlite3.connect(
+            address, timeout=_WAIT_FOR_WRITERS_S, isolation_level=None, check_same_thread=False, uri=is_read_only
+        )
+        try:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+        except BaseException:
+            # A damaged file is told by the first statement; nobody else could close what was opened.
+            connection.close()
+            raise
+        return connection
+
+    def version(self, connection: Connection) -> int:
+        return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+    def set_version(self, connection: Connection, version: int) -> None:
+        connection.execute(f"PRAGMA user_version = {version:d}")
+
+    @contextlib.contextmanager
+    def shaping(self, connection: Connection) -> Iterator[None]:
+        with (self.path.parent / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if self.version(connection) == 0:
+                connection.execute("PRAGMA journal_mode = WAL")
+            yield
+
+    @contextlib.contextmanager
+    def committed(self, connection: Connection) -> Iterator[None]:
+        assert isinstance(connection, sqlite3.Connection)  # noqa: S101 - it comes from connect
+        # Threads of one process take turns here: SQLite itself would have them sleep and try again, in no order.
+        with self._writing:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                connection.execute("COMMIT")
+            except BaseException:
+                # A full disk may have ended the transaction already; an open one would block everything after it.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        # SQLITE_ERROR here means that a table or column of ours is not there.
+        codes = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+        return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
+
+    def is_own_error(self, error: BaseException) -> bool:
+        return isinstance(error, sqlite3.DatabaseError)
+
+    def damaged(self, error: BaseException) -> str:
+        home = self.path.parent
+        return (
+            f"The index {self.path} is damaged ({error}). The runs are safe in {home / 'runs'}: "
+            f"rebuild it with: embedl-hub reindex --home {home}"
+        )
+
+
+class PostgreSQL:
+    """A database of a PostgreSQL server, by its address."""
+
+    dialect = SqlDialect(
+        key="BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY",
+        # Ids and names compare by their bytes in both databases, whatever the server's language is.
+        text='TEXT COLLATE "C"',
+        clustered="",
+        # Checked to its end: PostgreSQL's cast ends the statement with an error where it meets no number, or one too
+        # large. No question mark, which would be taken for a value's place.
+        number_of=(
+            "CASE WHEN length({0}) <= 100 AND {0} ~ "
+            "'^(-|)[0-9]+([.][0-9]*|)([eE](-|[+]|)([0-9]|[0-9][0-9]|1[0-9][0-9])|)$' "
+            "THEN CAST({0} AS DOUBLE PRECISION) END"
+        ),
+    )
+
+    is_read_only = False
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def connect(self) -> Connection:
+        inner = _psycopg().connect(self._address, autocommit=True, connect_timeout=_CONNECT_S)
+        return _PostgreSQLConnection(inner)
+
+    def version(self, connection: Connection) -> int:
+        if connection.execute("SELECT to_regclass('shape')").fetchone()[0] is None:
+            return 0
+        return int(connection.execute("SELECT version FROM shape").fetchone()[0])
+
+    def set_version(self, connection: Connection, version: int) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS shape (version BIGINT NOT NULL)")
+        connection.execute("DELETE FROM shape")
+        connection.execute("INSERT INTO shape VALUES (?)", (version,))
+
+    @contextlib.contextmanager
+    def shaping(self, connection: Connection) -> Iterator[None]:
+        connection.execute("SELECT pg_advisory_lock(?)", (_SHAPING_LOCK,))
+        try:
+            yield
+        finally:
+            connection.execute("SELECT pg_advisory_unlock(?)", (_SHAPING_LOCK,))
+
+    @contextlib.contextmanager
+    def committed(self, connection: Connection) -> Iterator[None]:
+        assert isinstance(connection, _PostgreSQLConnection)  # noqa: S101 - it comes from connect
+        with connection.inner.transaction():
+            yield
+
+    def is_damage(self, error: BaseException | None) -> bool:
+        errors = _psycopg().errors
+        return isinstance(error, errors.UndefinedTable | errors.UndefinedColumn)
+
+    def is_own_error(self, error: BaseException) -> bool:
+        return isinstance(error, _psycopg().Error)
+
+    def damaged(self, error: BaseException) -> str:
+        return (
+            f"The database's tables are not as expected ({error}). The runs are safe in the server's folder: "
+            "empty the database and start the server again; it fills it from there."
+        )
+
+
+@functools.cache
+def _percent(statement: str) -> str:
+    return statement.replace("%", "%%").replace("?", "%s")
+
+
+def _psycopg() -> Any:  # noqa: ANN401 - an extra
+    try:
+        import psycopg  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise TrackingError(
+            "PostgreSQL needs a driver that is not installed: pip install 'edgeproof-hub[postgresql]'"
+        ) from error
+    return psycopg
+
+
+def open_database(address: str | None, sqlite_path: Path, *, durable: bool) -> Database:
+    """Return the database at an address; without one, the file."""
+    if address is None:
+        return SQLite(sqlite_path, durable=durable)
+    if address.startswith(("postgresql://", "postgres://")):
+        return PostgreSQL(address)
+    raise ConfigError(
+        f"The database address {address.partition('@')[0]!r} is not known; it starts with postgresql://, "
+        "or leave it out for a SQLite file in the home folder."
+    )
+
+
+class Pool(_fork.ForkAware):
+    """Lends connections; a thread that has one gets the same again. ``closed`` makes the error when it is shut."""
+
+    def __init__(self, database: Database, closed: Callable[[], Exception]) -> None:
+        self._database = database
+        self._closed = closed
+        self._condition = threading.Condition()
+        self._idle: list[Connection] = []
+        self._lent = 0
+        self._is_resting = False
+        self._is_open = False
+        self._own = threading.local()
+        _fork.watch(self)
+
+    def open(self) -> None:
+        """Lend from now on."""
+        self._is_open = True
+
+    def close(self) -> None:
+        """Lend no more; what is lent is closed when it comes back."""
+        with self._condition:
+            self._is_open = False
+            self._drop_idle()
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Lend a connection for a block."""
+        own: Connection | None = getattr(self._own, "connection", None)
+        if own is not None:
+            yield own
+            return
+        connection = self._take()
+        self._own.connection = connection
+        broken = False
+        try:
+            yield connection
+        except BaseException as error:
+            broken = not isinstance(error, Exception) or self._database.is_own_error(error)
+            raise
+        finally:
+            self._own.connection = None
+            self._give_back(connection, broken=broken)
+
+    def before_fork(self) -> None:
+        """Close what is idle once nothing is lent, and lend nothing until the fork is over."""
+        self._condition.acquire()
+        self._is_resting = True
+        # The forking thread may be in the middle of something of its own; it cannot wait for itself.
+        own = int(getattr(self._own, "connection", None) is not None)
+        while self._lent > own:
+            self._condition.wait()
+        self._drop_idle()
+
+    def after_fork(self, *, in_child: bool) -> None:  # noqa: ARG002 - the same on both sides
+        """Let the next one connect again."""
+        self._is_resting = False
+        self._condition.notify_all()
+        self._condition.release()
+
+    def _take(self) -> Connection:
+        with self._condition:
+            while self._is_resting:
+                self._condition.wait()
+            if not self._is_open:
+                raise self._closed()
+            self._lent += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._database.connect()
+        except BaseException:
+            self._end_loan()
+            raise
+
+    def _give_back(self, connection: Connection, *, broken: bool) -> None:
+        with self._condition:
+            self._idle.append(connection)
+            # A server that went away took its other connections along.
+            while self._idle and (broken or not self._is_open or len(self._idle) > _MOST_IDLE):
+                _close(self._idle.pop())
+        self._end_loan()
+
+    def _end_loan(self) -> None:
+        with self._condition:
+            self._lent -= 1
+            self._condition.notify_all()
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            _close(self._idle.pop())
+
+
+def _close(connection: Connection) -> None:
+    with contextlib.suppress(Exception):
+        connection.close()
