@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence,
 
 from embedl_device import __version__, board
 from embedl_device.errors import BoardError
-from embedl_device.rounds import Plan, Turns
 
 if TYPE_CHECKING:
     from embedl_device.arrays import Model
+    from embedl_device.rounds import Plan, Turns
 
 EXIT_FAILED = 1
 
@@ -144,11 +144,15 @@ def _describe(package: str, missing: Answer, ask: Callable[[], Answer]) -> Answe
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """Return how much to measure."""
+    from embedl_device.rounds import Plan
+
     return Plan(arguments.iterations, arguments.min_seconds, arguments.max_seconds, arguments.max_warmup_seconds)
 
 
 def turns_of(arguments: argparse.Namespace) -> Turns:
     """Return how turns are taken."""
+    from embedl_device.rounds import Turns
+
     return Turns(plan_of(arguments), arguments.lead_in, arguments.loads)
 
 

@@ -10,11 +10,10 @@ from its neighbors and from its loading: a model that lies badly in memory is sl
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
-from embedl_device.statistics._samples import Interval
+from embedl_device.statistics._samples import Interval, deviation, mean_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -177,14 +176,14 @@ def trimmed_mean(values: Sequence[float], errors: Sequence[float]) -> Tuple[floa
     cut = int(TRIMMED * count)
     kept = ordered[cut : count - cut]
     if len(kept) < 2:
-        return statistics.fmean(kept), math.inf
+        return mean_of(kept), math.inf
     # Winsorized, as the trimmed mean wants it: what was left out counts as the last that was not.
     wide = [ordered[cut]] * cut + kept + [ordered[count - cut - 1]] * cut
-    between = statistics.stdev(wide) / (1 - 2 * cut / count)
-    within = math.sqrt(statistics.fmean(error * error for error in errors))
+    between = deviation(wide) / (1 - 2 * cut / count)
+    within = math.sqrt(mean_of([error * error for error in errors]))
     spread = max(between, within) / math.sqrt(count)
     degrees = len(kept) - 1
-    return statistics.fmean(kept), _T_99[min(degrees, len(_T_99)) - 1] * spread
+    return mean_of(kept), _T_99[min(degrees, len(_T_99)) - 1] * spread
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Optional, Sequence, Tuple
@@ -43,6 +42,17 @@ class Summary(NamedTuple):
     min: Optional[float] = None
     max: Optional[float] = None
     std: Optional[float] = None
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean; the standard library's module for it takes longer to import than a small model to run."""
+    return math.fsum(values) / len(values)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of a sample."""
+    middle = mean_of(values)
+    return math.sqrt(math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -85,8 +95,8 @@ def mean_interval(mean: float, values: Sequence[float]) -> Interval:
     if len(values) < 3 * _BLOCKS:
         return Interval(mean)
     size = len(values) / _BLOCKS
-    means = [statistics.fmean(values[int(n * size) : int((n + 1) * size)]) for n in range(_BLOCKS)]
-    half = _T_95 * statistics.stdev(means) / math.sqrt(_BLOCKS)
+    means = [mean_of(values[int(n * size) : int((n + 1) * size)]) for n in range(_BLOCKS)]
+    half = _T_95 * deviation(means) / math.sqrt(_BLOCKS)
     return Interval(mean, max(0.0, mean - half), mean + half)
 
 
