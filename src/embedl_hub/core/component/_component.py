@@ -261,7 +261,8 @@ class Component:
 
     def _dispatch(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         signature = self._declared()
-        signature.check_options(f"{type(self).__name__}.run", set(kwargs) - set(signature.positional))
+        if kwargs:
+            signature.check_options(f"{type(self).__name__}.run", set(kwargs) - set(signature.positional))
         try:
             given = signature.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
