@@ -72,10 +72,19 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 - whatever the group hol
 def load_all(group: str) -> Iterator[tuple[str, Any]]:
     """Return every value of a group by name; one that cannot be loaded is left out and must not hide the others."""
     for name in plugin_names(group):
+        if _is_importing(group, name):
+            continue
         try:
             yield name, load(group, name)
         except Exception as error:  # noqa: BLE001 - whatever somebody's package does on import
             _warn_once(group, name, f"{error}")
+
+
+def _is_importing(group: str, name: str) -> bool:
+    """Tell whether a name's module is being imported now: it asks for the others before it has its own value."""
+    entry = None if name in _REGISTERED.get(group, ()) else entries(group).get(name)
+    module = None if entry is None else sys.modules.get(entry.module)
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def origin(entry: EntryPoint) -> str:

@@ -98,8 +98,10 @@ class FolderConfig:
 class FolderRunner(LocalCommandRunner):
     def __init__(self, config):
         super().__init__()
-        self.address = f"folder {config.path}"
-    address = ""
+        self.config = config
+    @property
+    def address(self):
+        return f"folder {self.config.path}"
 
 KIND = RunnerKind("folder", "A folder.", FolderRunner, FolderConfig, "{ path = '...' }")
 '''
@@ -138,6 +140,7 @@ def test_a_toolchain_from_outside(outside: dict[str, str], tmp_path: Path) -> No
     """Compiled and profiled by the command line, listed by doctor, imported from the faces, typed by its own names."""
     assert "zlib" in hub("compile", "--help", **outside).stdout
     assert "How hard to try." in hub("compile", "zlib", "--help", **outside).stdout
+    assert hub("compile", "zlib", tmp_path / "net.onnx", **outside).stderr == ""
     made = answer("compile", "zlib", tmp_path / "net.onnx", "--level", "9", **outside)
     assert made["artifacts"]["path"].endswith("net.zz")
     profiled = answer("profile", "zlib", made["run"], **outside)

@@ -138,7 +138,7 @@ def _kinds() -> Iterator[CheckResult]:
             problem, _, advice = str(error).rpartition(" Install it with: ")
             yield CheckResult(title, is_ok=None, message=problem or str(error), advice=advice)
             continue
-        yield CheckResult(title, is_ok=True, message="ready")
+        yield CheckResult(title, is_ok=True, message="can be loaded")
         if name in device_kind_names():
             with working(f"checking {name}"):
                 yield from find_device_kind(name).doctor()

@@ -13,7 +13,7 @@ from embedl_hub.cli._output import emit, home_option, json_option, table, workin
 from embedl_hub.cli._settings import read_settings
 from embedl_hub.core.context import spec_as_value
 from embedl_hub.core.device import DEVICES_FILE, Device, LocalCommandRunner, device_kinds, load_devices, recall_spec
-from embedl_hub.errors import HubError
+from embedl_hub.errors import HubError, NoProviderError
 from embedl_hub.health import device_health
 from embedl_hub.tracking import Store, find_home
 
@@ -77,6 +77,9 @@ def _offered(match: str) -> tuple[list[dict[str, str]], dict[str, str]]:
         try:
             with working(f"asking {kind.type}"):
                 specs = kind.catalog()
+        except NoProviderError:
+            # Whoever does not use a service has not installed its client; doctor tells what is missing.
+            continue
         except HubError as error:
             problems[kind.type] = " ".join(str(error).split())
             continue

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,3 +108,13 @@ def _endings() -> Iterator[None]:
         # Somebody piped us into head; that is no failure.
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:  # a provider's own mistake, or ours
+        if logging.getLogger().isEnabledFor(logging.DEBUG):
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        click.echo(
+            f"embedl-hub: {type(error).__name__} in {frame.name} ({frame.filename}:{frame.lineno}): {error}. "
+            "-vv shows the traceback.",
+            err=True,
+        )
+        sys.exit(1)

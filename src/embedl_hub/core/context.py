@@ -265,7 +265,13 @@ class _Devices(dict[str, Device]):
     """The devices of a context by name; a name it does not know is answered with those it does."""
 
     def __missing__(self, name: str) -> Device:
-        raise UnknownDeviceError(f"There is no device {name!r} on this context; its devices are: {quoted_list(self)}.")
+        import difflib  # noqa: PLC0415 - importing the core must cost nothing
+
+        close = difflib.get_close_matches(str(name), self, 1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise UnknownDeviceError(
+            f"There is no device {name!r} on this context; its devices are: {quoted_list(self)}.{hint}"
+        )
 
 
 class _Claim:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import tempfile
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -151,8 +152,10 @@ def keep_model(ctx: HubContext, component: type[Component], path: Path) -> Compi
     """Record a file of the user's as a model, so that whatever is done with it can be led back to it."""
     with ctx.client.start_run(RunType.CUSTOM, "model") as run:
         run.log_param("source", str(path))
-        artifact = run.log_artifact(path, name="path")
-    return component.model_class()(path=artifact)
+        model = component.model_class()
+        with tempfile.TemporaryDirectory(prefix="edgeproof-") as scratch:
+            artifact = run.log_artifact(model.gather(path, Path(scratch)), name="path")
+    return model(path=artifact)
 
 
 def run_of(ctx: HubContext, result: object) -> Run:

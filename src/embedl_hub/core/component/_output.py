@@ -69,6 +69,11 @@ class CompiledModel(ComponentOutput):
     path: LoggedArtifact
     input: LoggedArtifact | None = None
 
+    @classmethod
+    def gather(cls, path: Path, scratch: Path) -> Path:  # noqa: ARG003 - for formats that use it
+        """Return what holds all of a user's model; a format with weights in files beside it puts them into a folder."""
+        return path
+
 
 def _find(cls: type, field: dataclasses.Field[Any], run: Run, extra: dict[str, object]) -> object:
     """Return a field's value, or MISSING."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CalibrationData
@@ -12,6 +13,8 @@ from embedl_hub.core.component import CompiledModel, Component, NoProviderError,
 from embedl_hub.core.context import HubContext
 from embedl_hub.core.invoke import InvocationResult, InvokeError, Invoker, Parity, compare_outputs
 from embedl_hub.core.profile import PairedProfiler, PairedResult, ProfilingResult
+from embedl_hub.errors import ComponentError
+from embedl_hub.refusal import needed_packages, refusals_as
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +29,14 @@ class ONNXRuntimeCompiledModel(CompiledModel):
     output_name_mapping: Mapping[str, str] = field(default_factory=dict)  # likewise for outputs
     # For INT8: method, number format, and scale and zero point of integer inputs and outputs
     quantization: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def gather(cls, path: Path, scratch: Path) -> Path:
+        """Return the file, or a folder with it and the weights that are beside it."""
+        with needed_packages("ONNX Runtime models", "onnxruntime"), refusals_as(ComponentError):
+            from embedl_hub.models.onnx_file import gather  # noqa: PLC0415 - importing a face must not cost onnx
+
+            return gather(path, scratch)
 
 
 class ONNXRuntimeCompiler(Component):
