@@ -52,7 +52,8 @@ def take_weights(model: onnx.ModelProto) -> Sizes:
     weights = [helper.make_tensor_value_info(name, 1, dims) for name, dims in sizes.items()]
     replace_items(graph.input, [*declared, *weights])
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    replace_items(graph.value_info, inferred.graph.value_info)
+    # PyTorch's exporter declares weights too, and they are no longer of that shape.
+    replace_items(graph.value_info, [value for value in inferred.graph.value_info if value.name not in sizes])
     replace_items(graph.input, declared)
     _unshare_biases(graph, sizes)
     for number, (name, dims) in enumerate(sizes.items()):

@@ -26,7 +26,7 @@ from embedl_hub.testing import temporary_context
 from embedl_hub.toolchains.onnxruntime import predict as predicting
 from embedl_hub.toolchains.onnxruntime.config import EmbedlONNXRuntimeConfig
 from embedl_hub.toolchains.onnxruntime.probes import ProbesRequest, _Net, probe_models, write_probes
-from embedl_hub.toolchains.onnxruntime.workload import WorkloadRequest, nodes_run, workload
+from embedl_hub.toolchains.onnxruntime.workload import WorkloadRequest, nodes_run, take_weights, workload
 
 _FEW = ("residual_64x16", "perceptron_1x32", "inverted_64x8")
 
@@ -221,3 +221,15 @@ def _speedup(plain: Path, int8: Path, feed: dict[str, np.ndarray]) -> float:
             run()
             least[number] = min(least[number], time.thread_time_ns() - start)
     return least[0] / least[1]
+
+
+def test_a_file_that_declares_its_weights_is_predicted(model: Path) -> None:
+    """As PyTorch's exporter writes it."""
+    declaring = onnx.load(model)
+    declaring.graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(value.name, value.data_type, value.dims)
+        for value in declaring.graph.initializer
+    )
+    sizes = take_weights(declaring)
+    assert sizes
+    assert not {value.name for value in declaring.graph.value_info} & set(sizes)
