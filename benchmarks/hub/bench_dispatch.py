@@ -1,7 +1,8 @@
 """What does the hub add to a call, and what does importing it cost?
 
-Three ways to call one function that does nothing, in turns within one run: directly; as a component's provider with
-tracking off; as a provider with every run recorded. Then the time a fresh interpreter needs to import the core.
+Four ways to call one function that does nothing, in turns within one run: directly; as a component's provider with
+tracking off; as a provider with every run recorded; and the same for a board that is off, which the function does not
+use. Then the time a fresh interpreter needs to import the core.
 
     python benchmarks/hub/bench_dispatch.py [--rounds 200] [--json FILE]
 """
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import Component, NoProviderError, ProviderType, RunType
+from embedl_hub.core.device import Device, SSHCommandRunner, SSHConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from figures import Figure, against, alone, declared
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HEAVY = ("numpy", "torch", "onnx", "onnxruntime", "rich", "boto3", "qai_hub")
+OFF = Device("off", SSHCommandRunner(SSHConfig("127.0.0.1", port=1)), provider_type="board_that_is_off")
 _CALLS = 50
 
 
@@ -43,6 +46,7 @@ class NoOp(Component):
         raise NoProviderError
 
 
+@NoOp.provider("board_that_is_off")
 @NoOp.provider(ProviderType.LOCAL)
 def _nothing(ctx: HubContext, model: object, *, device: str | None = None, level: int = 1) -> None:
     """Do nothing."""
@@ -63,11 +67,13 @@ def measure_dispatch(rounds: int) -> dict[str, list[float]]:
         tempfile.TemporaryDirectory() as home,
         HubContext("bench", tracking=False) as untracked,
         HubContext("bench", home=home) as tracked,
+        HubContext("bench", [OFF], home=home) as off,
     ):
         ways: dict[str, tuple[Callable[[], object], int]] = {
             "direct call": (lambda: _nothing(untracked, None, device=None, level=1), _CALLS),
             "tracking off": (lambda: step.run(untracked, None), _CALLS),
             "tracked": (lambda: step.run(tracked, None), 5),
+            "board off": (lambda: step.run(off, None), 5),
         }
         for call, _ in ways.values():
             call()
@@ -102,6 +108,7 @@ def figures(data: dict[str, Any]) -> list[Figure]:
     return [
         alone("a component that does nothing, not recorded", "µs", times["tracking off"]).at_most(100).in_short(),
         alone("the same, recorded", "µs", times["tracked"]).at_most(5000).in_short(),
+        against("the same for a board that is off and not used", "µs", times["board off"], "here", times["tracked"]),
         alone("the function itself", "µs", times["direct call"]),
         alone("`import embedl_hub.core`", "ms", imports).at_most(300).in_short(),
         against("a Python that imports it, start to end", "ms", data["import_ms"], "an empty Python", data["empty_ms"]),

@@ -12,6 +12,26 @@ table { border-collapse: collapse; width: 100%; } th, td { text-align: left; pad
 """
 
 
+_LINES = 40
+
+
+class Printed:
+    """What prints as a table: its repr is one line, and a notebook shows the table."""
+
+    def _line(self) -> str:
+        """Return the whole in a few words."""
+        return str(self).partition("\n")[0]
+
+    def __repr__(self) -> str:
+        words = self._line()
+        return f"<{type(self).__name__}: {words if len(words) <= 90 else words[:87] + '...'}>"
+
+    def _repr_html_(self) -> str:
+        lines = str(self).splitlines()
+        rest = [f"and {len(lines) - _LINES} lines more; print it to see them"] if len(lines) > _LINES else []
+        return f"<pre>{escape(chr(10).join([*lines[:_LINES], *rest]))}</pre>"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, widest: int = 100) -> str:
     """Set rows in columns under a head; a cell longer than `widest` is cut with three dots."""
     cut = [[cell if len(cell) <= widest else cell[: widest - 3] + "..." for cell in row] for row in (head, *rows)]

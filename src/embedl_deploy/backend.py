@@ -3,7 +3,7 @@
 The active backend and the cache of what is installed are the only state, and `reset_backends` forgets both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -14,6 +14,20 @@ from embedl_deploy.pattern import Pattern, Phase, is_pattern
 __all__ = ["Backend", "discover_backends", "get_backend", "register_backend", "reset_backends", "set_backend"]
 
 _FIELDS = {f"{phase.value}_patterns": phase for phase in Phase}
+
+
+class _Patterns(tuple[type[Pattern], ...]):
+    """A list that was given, frozen; it is equal to what was given."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(tuple(other) if isinstance(other, list) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
 
 
 @dataclass(frozen=True)
@@ -35,11 +49,19 @@ class Backend:
     integer_kernels: bool = False
 
     def __post_init__(self) -> None:
-        """Check every pattern's phase against its field, and freeze the lists."""
+        """Check the name and every pattern's phase against its field, and freeze the lists."""
+        name: object = self.name
+        if not isinstance(name, str) or not name.strip():
+            raise PatternError(f"a backend needs a name to be chosen by, not {name!r}.")
         for field, phase in _FIELDS.items():
-            patterns = tuple(getattr(self, field))
+            given: object = getattr(self, field)
+            if not isinstance(given, Iterable) or isinstance(given, str):
+                raise PatternError(
+                    f"backend '{name}', {field} is {given!r}; give a list of pattern classes, or nothing."
+                )
+            patterns = _Patterns(given)
             for pattern in patterns:
-                _check_phase(pattern, field, phase, self.name)
+                _check_phase(pattern, field, phase, name)
             object.__setattr__(self, field, patterns)
 
     @property
@@ -123,10 +145,11 @@ def get_backend(choice: Backend | str | None = None) -> Backend:
             f"no backend is installed.{_broken_backends()} Install one (pip install edgeproof-deploy-tensorrt) "
             f"or give the patterns: transform(model, args, patterns=[...])."
         )
-    names = [backend.name for backend in found]
+    # One that can do everything helps whatever was called.
+    complete = next((backend for backend in found if backend.quantized_patterns), found[0])
     raise BackendSelectionError(
-        f"several backends are installed ({quoted_list(names)}) and none is chosen; name a target or a backend "
-        f"(--target, --backend), or choose one for every call: set_backend('{names[0]}')."
+        f"several backends are installed ({quoted_list(backend.name for backend in found)}) and none is chosen; name a "
+        f"target or a backend (--target, --backend), or choose one for every call: set_backend('{complete.name}')."
     )
 
 

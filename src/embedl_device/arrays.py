@@ -38,6 +38,7 @@ def load_npz(path: Path) -> Arrays:
 
 def save_npz(path: Path, arrays: Arrays) -> None:
     """Write arrays as .npz; unlike numpy's own function it takes any name, also ``file``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(str(path), "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(name + ".npy", "w", force_zip64=True) as entry:
@@ -45,10 +46,12 @@ def save_npz(path: Path, arrays: Arrays) -> None:
 
 
 def save_npy(folder: Path, arrays: Arrays) -> None:
-    """Write one .npy per array, named after it."""
-    for name, array in arrays.items():
+    """Write one .npy per array, named after it; nothing where one of the names cannot be a file's."""
+    for name in arrays:
         if "/" in name or name in ("", ".", ".."):
             raise BoardError("Output {!r} cannot be a file name; use --use-npz.".format(name))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in arrays.items():
         np.save(str(folder / (name + ".npy")), array, allow_pickle=False)
 
 

@@ -183,7 +183,6 @@ def run_on_samples(arguments: argparse.Namespace, load: Callable[[], AnyModel]) 
     if len(samples) > 1 and not arguments.use_npz:
         raise BoardError("{} samples need one .npz each; use --use-npz.".format(len(samples)))
     model = load()
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)
     written: List[str] = []
     shapes: Answer = {}
     for name, feed in samples:

@@ -128,3 +128,33 @@ def test_lists_are_frozen() -> None:
     made = Backend("mine", fusion_patterns=patterns)
     patterns.clear()
     assert made.patterns == (ConvBNPattern,)
+
+
+def test_a_backend_is_equal_to_what_it_was_made_from() -> None:
+    """A list stays comparable with a list, and both ways of writing one backend make the same."""
+    made = Backend("mine", fusion_patterns=[ConvBNPattern])
+    assert made.fusion_patterns == [ConvBNPattern]
+    assert (made.fusion_patterns != [ConvBNPattern]) is False
+    assert made == Backend("mine", fusion_patterns=(ConvBNPattern,))
+    assert hash(made) == hash(Backend("mine", fusion_patterns=(ConvBNPattern,)))
+
+
+@pytest.mark.parametrize("name", ["", " ", None])
+def test_a_backend_needs_a_name(name: str) -> None:
+    """It could not be chosen otherwise."""
+    with pytest.raises(PatternError, match="needs a name"):
+        Backend(name)
+
+
+def test_a_field_that_is_no_list_says_so() -> None:
+    """None is easily written for nothing."""
+    with pytest.raises(PatternError, match="fusion_patterns is None; give a list of pattern classes, or nothing"):
+        Backend("mine", fusion_patterns=None)  # type: ignore[arg-type]
+
+
+def test_the_advice_names_a_backend_that_can_quantize(install: Install) -> None:
+    """Whatever was called, what the message says helps."""
+    install("alpha", GOOD.format("alpha"))
+    install("beta", GOOD.format("beta"))
+    with pytest.raises(BackendSelectionError, match=r"set_backend\('(alpha|beta)'\)"):
+        get_backend()

@@ -206,3 +206,20 @@ def test_a_config_of_another_class_names_both() -> None:
 
     with pytest.raises(ConfigError, match=r"configured with MyBackendConfig for ONNXRuntimeCompiler.*expects Other"):
         device.get_provider_config(Other, ONNXRuntimeCompiler)
+
+
+def test_the_notebook_runs_and_its_values_show_themselves(tmp_path: Path) -> None:
+    """In a real kernel; each value has a table without scripts, and a text that fits a line."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / "examples/notebook/first_look.ipynb", 4)  # type: ignore[no-untyped-call]
+    client = NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
+    assert len(shown) == 6
+    for output in shown:
+        assert "<script" not in output.data["text/html"]
+        assert len(output.data["text/plain"]) <= 120
+        assert "\n" not in output.data["text/plain"]
+    assert not [cell.source for cell in notebook.cells for output in cell.get("outputs", ()) if "error" in output]

@@ -26,6 +26,7 @@ from embedl_hub.core.device import Device, DeviceSpec, QAIHubConfig
 
 TOKEN = "stand-in-token-5f1c"  # noqa: S105 - of the stand-in
 DEVICE = "Samsung Galaxy S24"
+TOOLS = (("QAIRT", "2.40.0"), ("ONNX Runtime", "1.23.1"))  # what ran a job, as the service's ProfileDetail names them
 _PROTOBUF = "application/x-protobuf"
 
 
@@ -260,9 +261,10 @@ class StandIn:
             dataset = self._new("d")
             self._files[dataset] = _h5({key: [one[at] for one in answers] for at, key in enumerate(names)})
             result.output_dataset_id = dataset
+        result.detail.tool_versions.extend([pb.ToolVersion(name=name, version=version) for name, version in TOOLS])
         if job.is_profiling_on:
             nodes = _operators(content) if _is_tflite(content) else _nodes(content)
-            result.detail.CopyFrom(self._profile(nodes))
+            result.detail.MergeFrom(self._profile(nodes))
         self._results[name] = pb.JobResult(inference_job_result=result)
 
     def _profile(self, nodes: list[tuple[str, str]]) -> Any:

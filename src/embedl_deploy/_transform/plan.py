@@ -12,7 +12,7 @@ from types import MappingProxyType
 from torch import fx
 
 from embedl_deploy._graph.network import Network
-from embedl_deploy._table import table
+from embedl_deploy._table import Printed, table
 from embedl_deploy._trace.tracing import Tracing
 from embedl_deploy._transform.match import Found, Matcher
 from embedl_deploy.errors import PatternError, PlanError
@@ -78,8 +78,8 @@ class Step:
         return self.pattern.phase
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Printed):
     """What would be done to a model, and what not and why.
 
     Print it for a table. `without` and `only` return plans with rows switched off; `apply_plan` applies one.
@@ -124,6 +124,11 @@ class Plan:
     def counts(self) -> dict[str, int]:
         """Count the enabled steps by pattern."""
         return dict(Counter(step.pattern.__name__ for step in self.steps if step.enabled))
+
+    def _line(self) -> str:
+        return (
+            f"{sum(step.enabled for step in self.steps)} of {len(self.steps)} steps on, {len(self.refusals)} not done"
+        )
 
     def __str__(self) -> str:
         rows = [

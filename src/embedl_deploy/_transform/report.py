@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from embedl_deploy._graph.network import Network
 from embedl_deploy._graph.proof import Proof
-from embedl_deploy._table import html_page, html_table, table
+from embedl_deploy._table import Printed, html_page, html_table, table
 from embedl_deploy._transform.plan import Step
 from embedl_deploy.pattern import Refusal
 
@@ -109,8 +109,8 @@ class Done:
     proof: Proof | None
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(frozen=True, repr=False)
+class Report(Printed):
     """The record of a transform."""
 
     title: str

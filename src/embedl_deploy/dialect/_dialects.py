@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from embedl_deploy._extras import Registry
-from embedl_deploy._table import table
+from embedl_deploy._table import Printed, table
 from embedl_deploy.errors import DialectError, quoted_list
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Verdict:
         return same or (self.state != "integer" and not self.found.startswith(("Q", "MatMulI")))
 
 
-@dataclass(frozen=True)
-class Contract:
+@dataclass(frozen=True, repr=False)
+class Contract(Printed):
     """What a runtime will make of a file; prints as a table."""
 
     dialect: str  # whose rules were used
@@ -103,6 +103,10 @@ class Contract:
         """Return everything as JSON-able data."""
         return {**asdict(self), "coverage": list(self.coverage)}
 
+    def _line(self) -> str:
+        done, of = self.coverage
+        return f"{self.dialect}: {done} of {of} weighted operators in integers, {len(self.unfused)} unfused."
+
     def __str__(self) -> str:
         head = ["node", "operator", "kernel", "state", "reason"]
         wrong = "PREDICTION WRONG: the runtime chose"
@@ -111,9 +115,7 @@ class Contract:
              row.reason if row.agrees else f"{wrong} {row.found}. {row.reason}"]
             for row in self.rows
         ]  # fmt: skip
-        done, of = self.coverage
-        counts = f"{self.dialect}: {done} of {of} weighted operators in integers, {len(self.unfused)} unfused."
-        lines = [table(head, rows), "", counts]
+        lines = [table(head, rows), "", self._line()]
         if self.left is not None:
             lines.append(f"Left to run: {self.left[0]} Q, {self.left[1]} DQ.")
         if self.rounded:

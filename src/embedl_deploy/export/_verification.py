@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from embedl_deploy._table import html_page, html_table, table
+from embedl_deploy._table import Printed, html_page, html_table, table
 from embedl_deploy.dialect import RemedyRow
 
 
@@ -63,8 +63,8 @@ class FamilyRow:
     sqnr_db: float  # the outputs against those of the file's own arithmetic
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Printed):
     """The stages of a model side by side."""
 
     outputs: tuple[OutputRow, ...]  # A row per output and pair of stages
@@ -103,6 +103,9 @@ class Verification:
         for row in (*data["outputs"], *data["boundaries"], *data["families"]):
             row.update({key: None for key, value in row.items() if isinstance(value, float) and not isfinite(value)})
         return {**data, "passed": self.passed}
+
+    def _line(self) -> str:
+        return self.verdict
 
     def __str__(self) -> str:
         lines = [table(_OUTPUT_HEAD, _output_cells(self.outputs)), ""]

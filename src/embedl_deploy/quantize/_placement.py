@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from embedl_deploy._graph.network import Network
 from embedl_deploy._groups import Groups
-from embedl_deploy._table import table
+from embedl_deploy._table import Printed, table
 from embedl_deploy._transform.match import Matcher
 from embedl_deploy.errors import QuantizationError, quoted_list
 from embedl_deploy.nn import QuantizableModule
@@ -108,8 +108,8 @@ class Boundary:
     group: str  # values of one group have one scale
 
 
-@dataclass(frozen=True)
-class Placement:
+@dataclass(frozen=True, repr=False)
+class Placement(Printed):
     """All decisions about a network."""
 
     layers: tuple[Decision, ...]  # one decision per layer, in the order of the data
@@ -117,6 +117,9 @@ class Placement:
     smooth: tuple[str, ...] = ()  # targets of the normalizations that may be smoothed into their readers
     integer_kernels: bool = False  # eval mode computes what the target's integer kernels do
     symmetric: bool = True  # what the target wants of activations
+
+    def _line(self) -> str:
+        return f"{sum(bool(layer.points) for layer in self.layers)} of {len(self.layers)} layers quantized"
 
     def __str__(self) -> str:
         rows = [

@@ -9,8 +9,8 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from embedl_deploy._graph.network import Example
-from embedl_deploy.backend import Backend
-from embedl_deploy.errors import InputError, QuantizationError
+from embedl_deploy.backend import Backend, discover_backends
+from embedl_deploy.errors import InputError, QuantizationError, quoted_list
 from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, calibrate, describe, keeping_samples
 from embedl_deploy.quantize._config import MaxDrop, ModulesToSkip, QuantConfig
 from embedl_deploy.quantize._corrections import QuantState, Sample, apply_corrections, halves, run_sample
@@ -44,7 +44,8 @@ def plan_qdq(
     backend = choose_backend(backend, target)
     if not backend.quantized_patterns:
         raise QuantizationError(
-            f"the backend '{backend.name}' has no quantized patterns; choose another with set_backend."
+            f"the backend '{backend.name}' has no quantized patterns; transform and quantize with one that has: "
+            f"{quoted_list(each.name for each in discover_backends() if each.quantized_patterns)}."
         )
     network = transformed_network(model)
     if args is not None or kwargs is not None:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from embedl_device.statistics import LogError, Ratio, Series, Verdict, log_error, ratio_of, series_of
+from embedl_hub import notebook
 from embedl_hub.comparison._overlay import (
     ComparedLayer,
     FloatChoice,
@@ -84,6 +85,12 @@ class MetricRow:
         ratio = self.ratios[number]
         return "not known" if ratio is None else conclusion_of(self.name, ratio)
 
+    def cell(self, number: int) -> str:
+        """Return a run's value with what it shows."""
+        value = self.values[number]
+        text = "" if value is None else notebook.short(value)
+        return f"{text} ({self.conclusion(number)})" if number and text else text
+
 
 def conclusion_of(metric: str, ratio: Ratio) -> str:
     """Say in words what a ratio of a metric shows: ``slower``, ``no difference shown`` and so on."""
@@ -95,7 +102,7 @@ def conclusion_of(metric: str, ratio: Ratio) -> str:
     return find_metric(metric).difference(is_more=ratio.value > 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Two or more runs side by side; the first is what the others are held against. Plain data."""
 
@@ -110,6 +117,17 @@ class Comparison:
     outside_ms: tuple[float | None, ...]
     float_choices: tuple[FloatChoice, ...]  # which modules to leave in float, and what that costs
     cautions: tuple[str, ...]  # what a reader must know before believing a ratio
+
+    def __repr__(self) -> str:
+        return notebook.line("Comparison", self.headline() or (run.id for run in self.runs))
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[object, ...]] = [(row.name, *row.values) for row in self.differences]
+        rows += [
+            (f"{row.name} {row.unit}", *(row.cell(number) for number in range(len(self.runs)))) for row in self.metrics
+        ]
+        title = "; ".join((*self.headline(), *self.cautions)) or "Comparison"
+        return notebook.table(title, rows, ("", *(run.id for run in self.runs)))
 
     @property
     def differences(self) -> tuple[FactRow, ...]:

@@ -9,11 +9,12 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from embedl_hub import notebook
 from embedl_hub.core.device import Board, Device, DeviceQuery, DeviceSpec, LeasingRunner, recall_spec, remember_spec
 from embedl_hub.errors import (
     BusyError,
@@ -25,12 +26,29 @@ from embedl_hub.errors import (
     UnknownDeviceError,
     quoted_list,
 )
-from embedl_hub.tracking import Client, LoggedArtifact, Redactor, Store, check_name, find_home, open_uplink
+from embedl_hub.tracking import (
+    SAME_AS,
+    Client,
+    LoggedArtifact,
+    Redactor,
+    Store,
+    check_name,
+    find_home,
+    now_ms,
+    open_uplink,
+)
 
 if TYPE_CHECKING:
+    from embedl_hub.core.device import CommandRunner
     from embedl_hub.paths import RemotePath
+    from embedl_hub.tracking import ActiveRun
 
 _LOG = logging.getLogger("embedl_hub")
+
+CLAIMED = "$claimed"
+"""The parameter that says from when until when a run had its device."""
+SPEC = "$device_spec"
+"""The parameter that says what a device is."""
 
 
 class HubContext:
@@ -77,12 +95,22 @@ class HubContext:
             check_name("tag name", name)
         self._client: Client | None = None
         self._boards: dict[str, Board] = {}
+        self._runners: dict[str, CommandRunner] = {}
         self._claims: dict[str, _Claim] = {}
+        self._uses: list[_Use] = []
+        self._spec_runs: dict[str, str] = {}
         self._notes: dict[str, dict[str, object]] = {}
         self.devices: Mapping[str, Device] = _Devices(self._take(devices))
 
     def __repr__(self) -> str:
-        return f"HubContext({self.project_name!r}, devices={sorted(self.devices)}, home={str(self.home)!r})"
+        parts = (repr(self.project_name), f"devices={sorted(self.devices)}", f"home={str(self.home)!r}")
+        return notebook.line("HubContext", parts)
+
+    def _repr_html_(self) -> str:
+        state = "open" if self.is_open else "not open"
+        title = f"HubContext {self.project_name!r}, {state}, {self.home or 'tracking off'}"
+        rows = [(name, device.provider_type, device.runner or "") for name, device in self.devices.items()]
+        return notebook.table(title, rows or [("this machine", "local", "")], ("device", "type", "reached by"))
 
     def __enter__(self) -> Self:
         if self._client is not None:
@@ -203,21 +231,55 @@ class HubContext:
             wait_s: How long to wait for others; without end for threads of this context, and as the context says for
                 everyone else, when not given.
         """
+        with self._claimed(device_name, threading.get_ident(), wait_s):
+            yield self.find_device(device_name)
+
+    @contextlib.contextmanager
+    def run_on(self, device_name: str) -> Iterator[None]:
+        """Have a device for the rest of a block from when the block first uses it; a component's run is such a block.
+
+        A provider that never touches a board's runner runs while the board is off. A device without a runner is had
+        from the start: that costs nothing.
+        """
+        use = _Use(self, device_name, self.client.run)
+        self._uses.append(use)
+        try:
+            if device_name not in self._runners:
+                use.begin()
+            with use.stack:
+                yield
+        finally:
+            self._uses.remove(use)
+
+    def touch(self, device_name: str) -> None:
+        """Say that a device is used now: the run on it, of this thread or of the one that started it, claims it."""
+        thread = threading.get_ident()
+        uses = [use for use in self._uses if use.device_name == device_name]
+        if uses:
+            next((use for use in reversed(uses) if use.thread == thread), uses[-1]).begin()
+
+    @contextlib.contextmanager
+    def _claimed(self, device_name: str, owner: int, wait_s: float | None) -> Iterator[None]:
         device = self.find_device(device_name)
-        claim = self._claims[device_name]
-        with claim.held(device_name, wait_s):
-            if claim.depth > 1 or device.lease_dir is None or not isinstance(device.runner, LeasingRunner):
-                yield device
+        runner = self._runners.get(device_name)
+        with self._claims[device_name].held(owner, device_name, wait_s) as is_first:
+            if not is_first or device.lease_dir is None or not isinstance(runner, LeasingRunner):
+                yield
                 return
             patience_s = self.lease_wait_s if wait_s is None else wait_s
             holder = f"{_user()}@{socket.gethostname()} ({self.project_name})"
-            with device.runner.lease(device.lease_dir, holder, wait_s=patience_s) as lease:
-                yield device
+            with runner.lease(device.lease_dir, holder, wait_s=patience_s) as lease:
+                yield
                 if lease.is_lost:
                     raise LeaseError(
                         f"The lease on device {device_name!r} was lost while it was in use (no heartbeat arrived "
                         "for a while); somebody else may have used the board meanwhile. Run it again."
                     )
+
+    def _record_spec(self, device_name: str, run: ActiveRun) -> None:
+        """Record what a device is, once; later runs of this context name the one that has it."""
+        first = self._spec_runs.setdefault(device_name, run.id)
+        run.log_param(SPEC, {SAME_AS: first} if first != run.id else spec_as_value(self.device_spec(device_name)))
 
     def _ask(self, names: Iterable[str]) -> None:
         """Have boards say what they are that never did; those that do not answer stay unknown."""
@@ -244,11 +306,16 @@ class HubContext:
                 raise ConfigError(f"devices must hold Device objects, not {device!r}.")
             if device.name in taken:
                 raise ConfigError(f"Two devices are called {device.name!r}; names on a context must differ.")
-            taken[device.name] = replace(device, _find_artifact_dir=_ArtifactDirFinder(self, device.name))
             self._claims[device.name] = _Claim()
-            if device.runner is not None:
+            runner = device.runner
+            if runner is not None:
                 remember = functools.partial(remember_spec, self.home, device)
-                self._boards[device.name] = Board(device, device.runner, remember)
+                self._boards[device.name] = Board(device, runner, remember)
+                self._runners[device.name] = runner
+                runner = _TouchingRunner(runner, functools.partial(self.touch, device.name))
+            taken[device.name] = replace(
+                device, runner=runner, _find_artifact_dir=_ArtifactDirFinder(self, device.name)
+            )
         return taken
 
     def _board(self, name: str) -> Board:
@@ -258,6 +325,7 @@ class HubContext:
                 f"Device {name!r} ({device.provider_type}) has no runner: files cannot be sent there and it has no "
                 "folders. Give it one, for example Device(runner=SSHCommandRunner(...))."
             )
+        self.touch(name)
         return self._boards[name]
 
 
@@ -275,26 +343,98 @@ class _Devices(dict[str, Device]):
 
 
 class _Claim:
-    """Which of this context's threads uses a device, and how deep."""
+    """Who of this context's threads uses a device, and how deep. A provider's own threads use it in its name."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self.depth = 0
+        self._free = threading.Condition()
+        self._owner: int | None = None
+        self._depth = 0
 
     @contextlib.contextmanager
-    def held(self, device_name: str, wait_s: float | None) -> Iterator[None]:
-        """Keep other threads off for the length of a block."""
-        if not self._lock.acquire(timeout=-1 if wait_s is None else wait_s):
-            holder = "another thread of this program"
-            raise BusyError(
-                f"Device {device_name!r} was in use by {holder} for all of {wait_s:g} s. Try later.", holder
-            )
-        self.depth += 1
+    def held(self, owner: int, device_name: str, wait_s: float | None) -> Iterator[bool]:
+        """Keep other threads off for the length of a block; true for the outermost block of an owner."""
+        with self._free:
+            if not self._free.wait_for(lambda: self._owner in (None, owner), wait_s):
+                raise BusyError(
+                    f"Device {device_name!r} was in use by another thread of this program for all of {wait_s:g} s. "
+                    "Try later.",
+                    "another thread of this program",
+                )
+            self._owner = owner
+            self._depth += 1
+            is_first = self._depth == 1
         try:
-            yield
+            yield is_first
         finally:
-            self.depth -= 1
-            self._lock.release()
+            with self._free:
+                self._depth -= 1
+                if not self._depth:
+                    self._owner = None
+                    self._free.notify()
+
+
+class _Use:
+    """A run on a device: it begins to have the device when it first touches it, and has it to its end."""
+
+    def __init__(self, ctx: HubContext, device_name: str, run: ActiveRun) -> None:
+        self.device_name = device_name
+        self.thread = threading.get_ident()
+        self.stack = contextlib.ExitStack()
+        self._ctx = ctx
+        self._run = run
+        self._lock = threading.RLock()
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Claim the device, and record from when until when, and what it is."""
+        with self._lock:
+            if self._has_begun:
+                return
+            self._has_begun = True
+            self._run.log_param(CLAIMED, {"waits_from_ms": now_ms()})
+            try:
+                self.stack.enter_context(self._ctx._claimed(self.device_name, self.thread, None))  # noqa: SLF001 - same module
+            except BaseException:
+                self._has_begun = False
+                raise
+            from_ms = now_ms()
+            self._run.log_param(CLAIMED, {"from_ms": from_ms})
+            self.stack.callback(lambda: self._run.log_param(CLAIMED, {"from_ms": from_ms, "until_ms": now_ms()}))
+            self._ctx._record_spec(self.device_name, self._run)  # noqa: SLF001 - same module
+
+
+class _TouchingRunner:
+    """A device's runner on a context: the first use in a run claims the device. In all else it is the runner."""
+
+    def __init__(self, runner: CommandRunner, touch: Callable[[], None]) -> None:
+        self._runner = runner
+        self._touch = touch
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Answers isinstance like the runner."""
+        return type(self._runner)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - the runner's own
+        value = getattr(self._runner, name)
+        if name.startswith("_") or name in ("close", "lease") or not callable(value):
+            return value
+
+        @functools.wraps(value)
+        def touching(*args: object, **kwargs: object) -> object:
+            self._touch()
+            return value(*args, **kwargs)
+
+        return touching
+
+    def __repr__(self) -> str:
+        return repr(self._runner)
+
+    def __eq__(self, other: object) -> bool:
+        return self._runner == getattr(other, "_runner", other)
+
+    def __hash__(self) -> int:
+        return hash(self._runner)
 
 
 class _ArtifactDirFinder:

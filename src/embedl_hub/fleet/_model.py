@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from embedl_hub import notebook
 from embedl_hub.core.invoke import is_ruined
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Cell:
     steps: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """A sweep written out: every cell, and every step once."""
 
@@ -134,6 +135,13 @@ class Plan:
     # By model, the file with the right answers to its test data.
     labels: Mapping[str, Path] = field(default_factory=dict)
     settings: Sweep | None = None  # the sweep it was made from, for what says how to go about it
+
+    def __repr__(self) -> str:
+        return notebook.line("Plan", (repr(self.name), f"{len(self.cells)} cells", f"{len(self.steps)} steps"))
+
+    def _repr_html_(self) -> str:
+        rows = [(cell.model, cell.option, cell.target) for cell in self.cells]
+        return notebook.table(f"{self!r}", rows, ("model", "option", "target"))
 
     @property
     def reference(self) -> str:
@@ -230,7 +238,7 @@ class Ranking:
     error: str | None = None  # why it could not be measured
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SweepResult:
     """A sweep that has ended."""
 
@@ -239,6 +247,23 @@ class SweepResult:
     cells: tuple[CellResult, ...]  # how each cell ended, in the plan's order
     reused: frozenset[str] = frozenset()  # the keys of the steps that an earlier driver of this sweep had finished
     rankings: tuple[Ranking, ...] = ()  # the options of each model on each target, fastest first, where the sweep ranks
+
+    def __repr__(self) -> str:
+        counts = (f"{self.count(state)} {state.value}" for state in CellState if self.count(state))
+        return notebook.line("SweepResult", (self.id, repr(self.plan.name), *counts))
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                each.cell.model,
+                each.cell.option,
+                each.cell.target,
+                each.state.value,
+                each.metrics.get("latency_median", ""),
+            )
+            for each in self.cells
+        ]
+        return notebook.table(f"{self!r}", rows, ("model", "option", "target", "state", "latency_median, ms"))
 
     def count(self, state: CellState) -> int:
         """Return how many cells ended in a state."""

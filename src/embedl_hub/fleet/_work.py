@@ -145,8 +145,9 @@ def claimed_ms(run: Run) -> tuple[int, int] | None:
 
 
 def claimed_from_ms(run: Run) -> int | None:
-    """Return since when a run has its device; None while it waits for it."""
-    return _claimed(run).get("from_ms")
+    """Return since when a run works: on its device, or without it so far; None while it waits for it."""
+    times = _claimed(run)
+    return times.get("from_ms", None if "waits_from_ms" in times else run.started_ms)
 
 
 def _claimed(run: Run) -> Mapping[str, int]:

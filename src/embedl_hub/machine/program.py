@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -38,11 +39,17 @@ _FAILED = 1
 
 
 def call_program(
-    machine: Machine[MeasuringConfig], runtime: Runtime, command: str, arguments: Sequence[AnyPath]
+    machine: Machine[MeasuringConfig],
+    runtime: Runtime,
+    command: str,
+    arguments: Sequence[AnyPath],
+    *,
+    may_be_silent: bool = False,
 ) -> dict[str, Any]:
     """Run one command of the device program and return its answer.
 
-    A board without the program gets it; a failure is told in the program's own words.
+    A board without the program gets it; a failure is told in the program's own words. Where the files are the answer
+    another program may do, one that prints no JSON: it ``may_be_silent``.
     """
     words = [command, *arguments, *getattr(machine.config, "cli_args", ())]
     while True:
@@ -53,7 +60,7 @@ def call_program(
             if error.exit_code != _NOT_FOUND or not machine.carry_program(runtime):
                 raise RefusedError(_failure_message(machine, runtime, command, error)) from error
         else:
-            return _answer(machine, command, result.stdout)
+            return _answer(machine, command, result.stdout, may_be_silent=may_be_silent)
 
 
 def send_model(machine: Machine[ProviderConfig], artifact: LoggedArtifact, local: Path) -> RemotePath:
@@ -62,15 +69,21 @@ def send_model(machine: Machine[ProviderConfig], artifact: LoggedArtifact, local
     return there / model_file(local).name if local.is_dir() else there
 
 
+def input_name(file_name: str) -> str:
+    """Return what a run calls the file it works on, told from what it makes of it; a part of a long name will do."""
+    return f"input_{file_name}" if len(os.fsencode(file_name)) < 240 else file_name
+
+
 def log_source(ctx: HubContext, onnx_path: Path, scratch: Path, runtime: str) -> LoggedArtifact:
     """Record the model that is compiled, as the user gave it with its weights, and what for."""
     ctx.client.log_param("$runtime", runtime)
-    return ctx.client.log_artifact(gather(onnx_path, scratch), name="input")
+    source = gather(onnx_path, scratch)
+    return ctx.client.log_artifact(source, name="input", file_name=input_name(source.name))
 
 
 def log_model(ctx: HubContext, model: CompiledModel, runtime: str) -> Path:
     """Record which model is measured or run, and return where it is on this machine."""
-    ctx.client.log_artifact(model.path, name="input", ctx=ctx)
+    ctx.client.log_artifact(model.path, name="input", file_name=input_name(model.path.file_name), ctx=ctx)
     ctx.client.log_param("$runtime", runtime)
     return ctx.bring_here(model.path)
 
@@ -99,13 +112,15 @@ def log_kernels(ctx: HubContext, answer: Mapping[str, Any], more: Sequence[str] 
         ctx.client.log_param("warnings", warnings)
 
 
-def _answer(machine: Machine[MeasuringConfig], command: str, stdout: str) -> dict[str, object]:
+def _answer(machine: Machine[MeasuringConfig], command: str, stdout: str, *, may_be_silent: bool) -> dict[str, object]:
     last = next((line for line in reversed(stdout.splitlines()) if line.strip()), "")
     try:
         answer = json.loads(last)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
+        if may_be_silent:
+            return {}
         raise RefusedError(
             f"The device program on {machine.title} answered {command} with {last[:200]!r}, not with a JSON object. "
             "Is another program of that name installed there?"
@@ -177,6 +192,7 @@ def _log_common(ctx: HubContext, path: Path, document: ProfileDocument) -> None:
 
 
 def infer(
+    ctx: HubContext,
     machine: Machine[MeasuringConfig],
     runtime: Runtime,
     entry: AnyPath,
@@ -188,7 +204,11 @@ def infer(
     write_npz(path, data)
     source, target = machine.put(path, "input/data.npz").parent, machine.folder / "output"
     args = ["--model", entry, "--input-dir", source, "--output-dir", target, "--use-npz", *settings]
-    answer = call_program(machine, runtime, "run-inference", args)
+    answer = call_program(machine, runtime, "run-inference", args, may_be_silent=True)
+    if (version := answer.get("runtime_version")) is not None:
+        ctx.client.log_param("runtime_version", version)
+    else:
+        ctx.client.log_param("runtime_note", f"the program on {machine.title} does not say its version")
     fetched = machine.scratch / "fetched"
     machine.get(target, fetched)
     return read_outputs(fetched), answer
@@ -258,7 +278,8 @@ def measure_in_turns(
     if samples < 1:
         raise RefusedError(f"samples must be at least 1, not {samples}.")
     for number, model in enumerate(models, 1):
-        ctx.client.log_artifact(model.path, name=artifact_name(number), ctx=ctx)
+        file_name = input_name(model.path.file_name)
+        ctx.client.log_artifact(model.path, name=artifact_name(number), file_name=file_name, ctx=ctx)
     ctx.client.log_param("$runtime", runtime.name)
     local = [ctx.bring_here(model.path) for model in models]
     # That each can take the data is checked before any of them is sent.

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from embedl_hub.core.device import settings_of
 from embedl_hub.errors import NoProviderError
 from embedl_hub.machine.machine import open_machine
 from embedl_hub.refusal import needed_packages
@@ -34,6 +35,8 @@ class _Step:
         if not self._configs:
             return function(ctx, *args, device=device, **options)
         with open_machine(ctx, device, self._component, *self._configs) as machine:
+            # What the device says is recorded already; this is what applies where it says nothing.
+            ctx.client.run.log_batch(settings_of(machine.config))
             return function(ctx, machine, *args, **options)
 
 

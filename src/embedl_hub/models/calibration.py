@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from embedl_hub.models.onnx_file import Tensor
 
 Sample = dict[str, np.ndarray]
+
+_SAMPLE_BYTES = 1 << 16
+_WORTH_IT = 0.8
 
 
 def read_outputs(folder: Path) -> dict[str, np.ndarray]:
@@ -43,14 +47,20 @@ def read_outputs(folder: Path) -> dict[str, np.ndarray]:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as .npz; equal arrays give equal bytes, and any tensor name will do."""
+    """Write arrays as .npz; equal arrays give equal bytes, and any tensor name will do.
+
+    An array is compressed where a part of it shows that this pays: measured floats hardly shrink, and take long.
+    """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
+            plain = np.asarray(array)
+            if plain.dtype == object:
+                plain = plain.astype(np.str_)
             info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+            sample = plain.reshape(-1)[: _SAMPLE_BYTES // max(1, plain.itemsize)].tobytes()
+            if len(zlib.compress(sample, 1)) < _WORTH_IT * len(sample):
+                info.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(info, "w", force_zip64=True) as entry:
-                plain = np.asarray(array)
-                if plain.dtype == object:
-                    plain = plain.astype(np.str_)
                 np.lib.format.write_array(entry, plain, allow_pickle=False)
 
 

@@ -256,7 +256,10 @@ class _Bench:
 
     def logs_input(self) -> None:
         run = self._finished_run()
-        _must("input" in run.artifacts, f"it logged the artifacts {quoted_list(run.artifacts)}")
+        _must(
+            "input" in run.artifacts,
+            f"it logged the artifacts {quoted_list(run.artifacts)}; write ctx.client.log_artifact(model, name='input')",
+        )
 
     def leaves_inputs(self) -> None:
         for path, before in self._inputs.items():

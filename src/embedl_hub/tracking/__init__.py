@@ -6,6 +6,7 @@ from embedl_hub.tracking._export import Imported, export_bundle, import_bundle, 
 from embedl_hub.tracking._filter import check_filter, equal
 from embedl_hub.tracking._journal import now_ms
 from embedl_hub.tracking._models import (
+    SAME_AS,
     ArtifactCarrier,
     LoggedArtifact,
     LoggedMetric,
@@ -32,6 +33,7 @@ from embedl_hub.tracking._uplink import Sent, Uplink, open_uplink
 from embedl_hub.tracking._values import Redactor, check_file_name, check_name, plain_value, project_id
 
 __all__ = [
+    "SAME_AS",
     "ActiveRun",
     "Arrived",
     "ArtifactCarrier",

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
+from embedl_hub import notebook
 from embedl_hub.errors import TrackingError
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class RunStatus(StrEnum):
     FINISHED = "FINISHED"
     FAILED = "FAILED"
     KILLED = "KILLED"
+
+
+SAME_AS = "$run"
+"""The key of a parameter's value that names the run which has the value, under the same name: ``{"$run": id}``."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ class LoggedArtifact:
         return self.remote_paths[device_name]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One recorded execution, as the store knows it."""
 
@@ -131,6 +136,21 @@ class Run:
     tags: Mapping[str, str] = field(default_factory=dict)
     artifacts: Mapping[str, LoggedArtifact] = field(default_factory=dict)
     archived: bool = False
+
+    def __repr__(self) -> str:
+        where = f"on {self.device}" if self.device else "on this machine"
+        numbers = [f"{metric.name}={notebook.short(metric.value)}" for metric in self.metrics]
+        return notebook.line("Run", (self.id, self.type, self.name, str(self.status), where, *numbers))
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "status": self.status, "component": self.component, "provider": self.provider, "device": self.device,
+            "error": self.error,
+        }  # fmt: skip
+        rows: list[tuple[str, object]] = [(name, value) for name, value in facts.items() if value]
+        rows += [(metric.name, metric.value) for metric in self.metrics if metric.step is None]
+        rows += [(name, artifact.file_name) for name, artifact in self.artifacts.items()]
+        return notebook.table(f"Run {self.id}: {self.type} {self.name}", rows)
 
     def metric(self, name: str) -> LoggedMetric | None:
         """Return the last value logged under a name, or None."""

@@ -12,7 +12,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +22,7 @@ from embedl_hub.errors import StoreUnusableError, TrackingError
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._filter import named_fields, parse
-from embedl_hub.tracking._models import Run, RunStatus
+from embedl_hub.tracking._models import SAME_AS, Run, RunStatus
 from embedl_hub.tracking._sql import rows
 from embedl_hub.tracking._sql.database import Connection, Pool, open_database
 from embedl_hub.tracking._sql.find import LARGEST_PAGE, Finder, Page, Query
@@ -274,7 +274,15 @@ class Store:
                     f"There {which} with an id starting with {run_id!r} in {self.home}; "
                     "`embedl-hub run list` shows the ids."
                 )
-            return rows.with_values(connection, found[0], self.artifact_path)
+            run = rows.with_values(connection, found[0], self.artifact_path)
+            shared = {
+                name: other.params[name]
+                for name, param in run.params.items()
+                if isinstance(param.value, dict) and list(param.value) == [SAME_AS]
+                for row in rows.runs_starting_with(connection, self._scope, str(param.value[SAME_AS]))[:1]
+                if name in (other := rows.with_values(connection, row, self.artifact_path)).params
+            }
+            return replace(run, params={**run.params, **shared}) if shared else run
 
     def lineage(self, run_id: str) -> Lineage:
         """Return the runs that a run was made from and that use what it made."""

@@ -128,7 +128,7 @@ def test_a_file_can_be_profiled_and_gated_by_tag(project: Path) -> None:
     assert missing.returncode == 1
     assert "has the tag stage=main" in missing.stderr
     kept = answer("run", "show", first["run"], cwd=project)
-    assert kept["artifacts"]["input"]["file_name"] == "net.onnx"
+    assert kept["artifacts"]["input"]["file_name"] == "input_net.onnx"
     assert kept["tags"] == {"stage": "trial", "by": "hand"}
     second = answer("profile", "onnxruntime", "net.onnx", "--device", "here", cwd=project)
     unrepeated = answer("gate", second["run"], "--baseline", "stage=trial", "--no-repeat", cwd=project)

@@ -50,3 +50,17 @@ def test_weights_beside_a_model_go_with_it(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("no model")
     done = hub("profile", "onnxruntime", tmp_path / "text.onnx", **home)
     assert f"{tmp_path / 'text.onnx'} is not an ONNX model" in done.stderr
+
+
+def test_this_machine_never_stands_in_for_the_devices_there_are(tmp_path: Path) -> None:
+    """A step that none of them serves is refused; --here, or --device local, means this machine."""
+    onnx.save(residual_net(), tmp_path / "net.onnx")
+    home = {"EMBEDL_HUB_HOME": str(tmp_path / "home")}
+    added = hub("device", "add", "jet", "--type", "trtexec", "--host", "board.example", **home)
+    assert added.returncode == 0, added.stderr
+    done = hub("compile", "onnxruntime", tmp_path / "net.onnx", **home)
+    assert done.returncode == 1
+    assert "Devices on the context: 'jet' (trtexec)" in done.stderr
+    assert "(--here)" in done.stderr
+    assert hub("compile", "onnxruntime", tmp_path / "net.onnx", "--here", **home).returncode == 0
+    assert hub("compile", "onnxruntime", tmp_path / "net.onnx", "--device", "local", **home).returncode == 0

@@ -19,34 +19,27 @@ class AWSConfig(MeasuringConfig):
     """How phones of AWS Device Farm are chosen and used; which phone may also be in the device's spec.
 
     Keys stay where AWS's own client finds them (``aws configure``, environment, a role); they are never read here.
-
-    Attributes:
-        project_arn: The Device Farm project that runs are made in.
-        benchmark_model: Google's ``benchmark_model`` for Android, on this machine; it is sent along.
-        device_pool_arn: A device pool of the project; made for the run from ``attributes`` when not given.
-        attributes: Rules that phones must meet, as ``MODEL:EQUALS:Pixel 8`` (attribute, operator, value).
-        xnnpack: Let the XNNPACK delegate take the operators it can.
-        benchmark_args: Further arguments for ``benchmark_model``, such as ``--use_gpu=true``.
-        job_timeout_minutes: The service ends the job after this long; what it costs is bounded by it.
-        price_per_minute_usd: For the estimate of costs; the service's list price by default.
-        aws_profile: A named profile of AWS's configuration; its default when not given.
-        region: Device Farm has one.
-        wait_s: How long to wait for the whole run, its time in the queue included.
-        poll_s: How often to ask for its state.
     """
 
-    project_arn: str = ""
-    benchmark_model: str = ""
+    project_arn: str = ""  # the Device Farm project that runs are made in
+    benchmark_model: str = ""  # google's ``benchmark_model`` for Android, on this machine; it is sent along
+    # A device pool of the project; made for the run from ``attributes`` when not given
     device_pool_arn: str | None = None
+    # Rules that phones must meet, as ``MODEL:EQUALS:Pixel 8`` (attribute, operator, value)
     attributes: tuple[str, ...] = ()
-    xnnpack: bool = field(default=True, kw_only=True)
+    xnnpack: bool = field(default=True, kw_only=True)  # let the XNNPACK delegate take the operators it can
+    # Further arguments for ``benchmark_model``, such as ``--use_gpu=true``
     benchmark_args: tuple[str, ...] = field(default=(), kw_only=True)
+    # The service ends the job after this long; what it costs is bounded by it
     job_timeout_minutes: int = field(default=10, kw_only=True)
+    # For the estimate of costs; the service's list price by default
     price_per_minute_usd: float = field(default=0.17, kw_only=True)
+    # A named profile of AWS's configuration; its default when not given
     aws_profile: str | None = field(default=None, kw_only=True)
-    region: str = field(default="us-west-2", kw_only=True)
+    region: str = field(default="us-west-2", kw_only=True)  # device Farm has one
+    # How long to wait for the whole run, its time in the queue included
     wait_s: float = field(default=7200.0, kw_only=True)
-    poll_s: float = field(default=15.0, kw_only=True)
+    poll_s: float = field(default=15.0, kw_only=True)  # how often to ask for its state
 
     def __post_init__(self) -> None:
         super().__post_init__()

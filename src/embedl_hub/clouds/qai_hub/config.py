@@ -18,26 +18,17 @@ class QAIHubConfig(ProviderConfig):
     """How jobs run in Qualcomm's cloud; which device is in the device's spec (``device_name``, ``os``).
 
     The token stays where the vendor's client keeps it (``qai-hub configure``); it is never read here.
-
-    Attributes:
-        compile_options: Further options of compile jobs, as the vendor documents them.
-        quantize_options: Of quantize jobs.
-        profile_options: Of profile jobs.
-        inference_options: Of inference jobs.
-        attributes: Attributes the cloud's device must have, as ``chipset:qualcomm-snapdragon-8gen2``.
-        client_profile: A named profile of the vendor's client; its default when not given.
-        timeout_s: How long to wait for a job; the job goes on in the cloud.
-        poll_s: How often to ask for its state.
     """
 
-    compile_options: str = ""
-    quantize_options: str = ""
-    profile_options: str = ""
-    inference_options: str = ""
+    compile_options: str = ""  # further options of compile jobs, as the vendor documents them
+    quantize_options: str = ""  # of quantize jobs
+    profile_options: str = ""  # of profile jobs
+    inference_options: str = ""  # of inference jobs
+    # Attributes the cloud's device must have, as ``chipset:qualcomm-snapdragon-8gen2``
     attributes: tuple[str, ...] = ()
-    client_profile: str | None = None
-    timeout_s: float = 7200.0
-    poll_s: float = 5.0
+    client_profile: str | None = None  # A named profile of the vendor's client; its default when not given
+    timeout_s: float = 7200.0  # how long to wait for a job; the job goes on in the cloud
+    poll_s: float = 5.0  # how often to ask for its state
 
 
 def _doctor() -> list[CheckResult]:

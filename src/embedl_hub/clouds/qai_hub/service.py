@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.metadata
 import inspect
 import sys
@@ -110,6 +111,7 @@ class Service:
         profile = self._transfer("the profile could not be downloaded", job.download_profile)
         if not profile or not profile.get("execution_summary"):
             raise self._empty(job, "profile")
+        self._log_versions(job)
         return job, profile
 
     def infer(self, model: Any, data: Any) -> Mapping[str, object]:  # noqa: ANN401 - the vendor's objects
@@ -121,7 +123,22 @@ class Service:
         answer: Mapping[str, object] = self._transfer("the outputs could not be downloaded", job.download_output_data)
         if not answer:
             raise self._empty(job, "output data")
+        self._log_versions(job)
         return answer
+
+    def _log_versions(self, job: Any) -> None:  # noqa: ANN401 - the vendor's object
+        """Record which versions ran a job that has finished: the service's, and its tools' where it names them."""
+        client = self._ctx.client
+        client.log_param("qai_hub_version", job.hub_version or None)
+        rest = importlib.import_module("qai_hub.public_rest_api")
+        with self.translated(f"the versions of job {job.job_id} are not known"):
+            result = rest.get_job_results(self._client.config, job.job_id).inference_job_result
+        versions = {tool.name: tool.version for tool in result.detail.tool_versions}
+        client.log_param("$tool_versions", versions)
+        # The runtime itself goes before what it runs on: ONNX Runtime before QNN.
+        order = ("onnx", "tflite", "tensorflow", "litert", "qairt", "qnn")
+        named = [(rank, versions[name]) for name in versions for rank, word in enumerate(order) if word in name.lower()]
+        client.log_param("runtime_version", min(named)[1] if named else job.hub_version or None)
 
     def _profiling(self, model: Any, data: Any) -> Callable[[], Any]:  # noqa: ANN401 - the vendor's objects
         submit = self._client.submit_inference_job

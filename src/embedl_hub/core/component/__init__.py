@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from embedl_hub.core.component._component import CLAIMED, Component, resolve
+from embedl_hub.core.component._component import Component
 from embedl_hub.core.component._dispatch import load_provider, make_provider_type, provider_types
 from embedl_hub.core.component._output import CompiledModel, ComponentOutput
+from embedl_hub.core.component._signature import resolve
+from embedl_hub.core.context import CLAIMED
 from embedl_hub.errors import NoProviderError
 from embedl_hub.tracking import LoggedArtifact, LoggedMetric, LoggedParam, RunType
 

@@ -1,4 +1,4 @@
-"""The base of every toolchain step; its constructor, its run and its providers take the same options."""
+"""The base of every toolchain step."""
 
 from __future__ import annotations
 
@@ -8,149 +8,32 @@ import importlib.metadata
 import inspect
 import os
 import platform
+import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import warnings
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from embedl_hub.core.component._dispatch import Provider, ProviderTable, choose
 from embedl_hub.core.component._output import CompiledModel, ComponentOutput
-from embedl_hub.core.context import HubContext, spec_as_value
+from embedl_hub.core.component._signature import (
+    RunSignature,
+    check_component,
+    check_provider_function,
+    is_same,
+    resolve,
+    source_of,
+)
+from embedl_hub.core.context import HubContext
+from embedl_hub.core.device import ProviderConfig, settings_of
 from embedl_hub.errors import ConfigError, OutputError, SignatureError, quoted_list
 from embedl_hub.plugins import plugin_name
-from embedl_hub.tracking import RunType, now_ms
+from embedl_hub.tracking import RunType
 
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-
-@dataclass(frozen=True)
-class RunSignature:
-    """What a component's ``run`` takes after ``self``."""
-
-    signature: inspect.Signature
-    positional: tuple[str, ...]
-    paths: frozenset[str]  # the positional names annotated as paths
-    defaults: Mapping[str, Any]
-    returns: type | None = None  # the class of the result if it is an output
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The keyword-only names."""
-        return tuple(self.defaults)
-
-    def check_options(self, where: str, names: Iterable[str]) -> None:
-        """Refuse names that are no options."""
-        if unknown := set(names) - set(self.defaults):
-            raise SignatureError(f"{where} has no option {quoted_list(unknown)}; it has: {quoted_list(self.defaults)}.")
-
-
-def check_component(cls: type, constructor: Callable[..., Any] | None, run: Callable[..., Any]) -> RunSignature:
-    """Return the signature of ``run``, or say how the class is declared wrongly.
-
-    The constructor is None when it takes the options of ``run`` as they are.
-    """
-    where = f"{cls.__module__}.{cls.__qualname__}"
-    run_parameters = _parameters(run, f"{where}.run")
-    if inspect.iscoroutinefunction(run):
-        raise SignatureError(f"{where}.run is async; components run in threads, declare it with plain def.")
-    positional = tuple(name for name, parameter in run_parameters.items() if parameter.kind in _POSITIONAL)
-    if not positional or positional[0] != "ctx":
-        raise SignatureError(f"{where}.run must take ctx first: def run(self, ctx, ..., *, device=None, ...).")
-    defaults = {name: parameter.default for name, parameter in run_parameters.items() if parameter.kind is _KEYWORD}
-    without_default = [name for name, default in defaults.items() if default is inspect.Parameter.empty]
-    if without_default:
-        raise SignatureError(f"{where}.run: options need a default, but {quoted_list(without_default)} has none.")
-    if constructor is not None:
-        init_parameters = _parameters(constructor, f"{where}.__init__")
-        loose = [name for name, parameter in init_parameters.items() if parameter.kind is not _KEYWORD]
-        if loose:
-            names = quoted_list(loose)
-            raise SignatureError(f"{where}.__init__: {names} must be keyword-only; put * before the options.")
-        _compare(f"{where}.__init__", set(init_parameters) - {"name"}, f"{where}.run", set(defaults))
-    paths = frozenset(name for name in positional if "Path" in str(run_parameters[name].annotation))
-    signature = inspect.Signature(list(run_parameters.values()))
-    returns = resolve(cls, run, run.__annotations__.get("return"))
-    is_output = isinstance(returns, type) and issubclass(returns, ComponentOutput)
-    return RunSignature(signature, positional, paths, defaults, returns if is_output else None)
-
-
-def check_provider_function(where: str, expected: RunSignature, function: Callable[..., Any]) -> None:
-    """Say how a provider function differs from its component's ``run``, if it does."""
-    name = f"Provider {function.__module__}.{function.__qualname__}"
-    if inspect.iscoroutinefunction(function):
-        raise SignatureError(f"{name} is async; providers run in threads, declare it with plain def.")
-    parameters = inspect.signature(function).parameters
-    positional = tuple(key for key, parameter in parameters.items() if parameter.kind in _POSITIONAL)
-    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters.values()):
-        raise SignatureError(
-            f"{name} takes *args; it must take ({', '.join(expected.positional)}) as {where}.run does."
-        )
-    if positional != expected.positional:
-        raise SignatureError(
-            f"{name} takes ({', '.join(positional)}) by position, but {where}.run takes "
-            f"({', '.join(expected.positional)}); names and order must be the same."
-        )
-    options = {key for key, parameter in parameters.items() if parameter.kind is _KEYWORD}
-    takes_rest = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    _compare(name, options, f"{where}.run", set(expected.options), may_miss=takes_rest)
-
-
-def _compare(left: str, left_names: set[str], right: str, right_names: set[str], *, may_miss: bool = False) -> None:
-    missing = set() if may_miss else right_names - left_names
-    extra = left_names - right_names
-    if missing or extra:
-        faults = [f"{left} lacks {quoted_list(missing)}"] if missing else []
-        faults += [f"{left} has {quoted_list(extra)}, which {right} does not know"] if extra else []
-        raise SignatureError(
-            f"{'; '.join(faults)}. The options of {right} are: {quoted_list(right_names)}; they must be the same."
-        )
-
-
-def _parameters(function: Callable[..., Any], where: str) -> dict[str, inspect.Parameter]:
-    _, *rest = inspect.signature(function).parameters.values()
-    for parameter in rest:
-        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-            raise SignatureError(f"{where} takes {parameter}; name every parameter, so that they can be checked.")
-    return {parameter.name: parameter for parameter in rest}
-
-
-class _Numpy:
-    """Stands for numpy, which is not imported to read a signature."""
-
-    class ndarray:  # noqa: N801 - numpy's name
-        """Stands for an array."""
-
-
-# Names that modules import for type checkers only, so that they do not exist when a signature is read.
-_COMMON = {"np": _Numpy, "os": os, "Path": Path, "Mapping": Mapping, "Sequence": Sequence}
-
-
-def resolve(cls: type, run: Callable[..., Any], annotation: object) -> Any:  # noqa: ANN401 - a type
-    """Return what an annotation of ``run`` stands for in a class; None where that cannot be known now."""
-    if isinstance(annotation, str):
-        try:
-            names = {**_COMMON, **inspect.unwrap(run).__globals__}
-            annotation = eval(annotation, names)  # noqa: S307 - the class author's own text
-        except (NameError, AttributeError, TypeError, SyntaxError):
-            return None
-    return _type_arguments(cls).get(annotation, annotation) if isinstance(annotation, TypeVar) else annotation
-
-
-def _type_arguments(cls: type) -> dict[Any, Any]:
-    """Return what the type variables of generic bases are in a class."""
-    arguments: dict[Any, Any] = {}
-    for base in (each for parent in cls.__mro__ for each in getattr(parent, "__orig_bases__", ())):
-        origin = typing.get_origin(base)
-        parameters = getattr(origin, "__parameters__", ()) if origin is not typing.Generic else ()
-        for parameter, value in zip(parameters, typing.get_args(base), strict=False):
-            arguments.setdefault(parameter, value)
-    return arguments
-
-
-CLAIMED = "$claimed"
-"""The parameter that says from when until when a run had its device."""
+    from embedl_hub.tracking import ActiveRun
 
 ProviderFunction = TypeVar("ProviderFunction", bound="Callable[..., Any]")
 
@@ -176,6 +59,12 @@ class Component:
         """
         signature = self._declared()
         signature.check_options(type(self).__name__, defaults)
+        if lost := signature.constructor - set(defaults):
+            written = ", ".join(f"{option}={option}" for option in ("name", *signature.options))
+            raise SignatureError(
+                f"{source_of(type(self).__init__)}: {type(self).__name__}.__init__ takes {quoted_list(lost)} and does "
+                f"not pass it on, so it would be lost. Write: super().__init__({written})."
+            )
         self.name = name or type(self).__name__
         self._defaults = defaults
 
@@ -199,12 +88,13 @@ class Component:
             )
         constructor = None if cls.__init__ is Component.__init__ else cls.__init__
         cls._signature = check_component(cls, constructor, declared)
+        cls.__signature__ = cls._signature.of_constructor()  # type: ignore[attr-defined]  # what help() shows
         if run is not None:
             cls.run = _dispatching(run)  # type: ignore[attr-defined]
 
     @classmethod
     def provider(
-        cls, provider_type: str, *, replace: bool = False, tools: tuple[str, ...] = ()
+        cls, provider_type: str = "", *, replace: bool = False, tools: tuple[str, ...] = ()
     ) -> Callable[[ProviderFunction], ProviderFunction]:
         """Register the decorated function as this component's provider of a type.
 
@@ -213,16 +103,19 @@ class Component:
             replace: Take the place of one that is registered.
             tools: Distributions whose versions matter for the result; they are recorded with each run.
         """
-        if callable(provider_type) or not str(provider_type).strip():
+        kind: object = provider_type
+        if not isinstance(kind, str) or not kind.strip():
+            caller = sys._getframe(1)  # noqa: SLF001 - where the decorator stands; there is no function yet
             raise SignatureError(
-                f"A provider type is a name, not {provider_type!r}: write @{cls.__name__}.provider('my_type')."
+                f"{caller.f_code.co_filename}:{caller.f_lineno}: a provider type is a name, not {provider_type!r:.60}: "
+                f"write @{cls.__name__}.provider('my_type')."
             )
 
         def register(function: ProviderFunction) -> ProviderFunction:
             if cls._signature is None:
                 raise SignatureError(f"{cls.__qualname__} declares no run; providers go on components that do.")
-            check_provider_function(cls.__qualname__, cls._signature, function)
-            cls._table.add(Provider(plugin_name(provider_type), function, tools), replace=replace)
+            options = check_provider_function(cls.__qualname__, cls._signature, function)
+            cls._table.add(Provider(plugin_name(provider_type), function, options, tools), replace=replace)
             return function
 
         return register
@@ -270,46 +163,71 @@ class Component:
         ctx = given["ctx"]
         if not isinstance(ctx, HubContext):
             raise ConfigError(f"{type(self).__name__}.run takes a HubContext first, not {ctx!r}.")
-        options = {**signature.defaults, **self._defaults, **{k: given[k] for k in given if k in signature.defaults}}
-        positional = [
-            _as_path(name, given[name]) if name in signature.paths else given[name]
-            for name in signature.positional
-            if name in given
-        ]
+        client = ctx.client
+        options = {
+            **signature.defaults,
+            **self._given_defaults(),
+            **{k: v for k, v in given.items() if k in signature.defaults},
+        }
+        positional = [_positional(signature, name, given) for name in signature.positional]
         provider, device = choose(self._table, type(self).__name__, ctx, options.get("device"))
         if "device" in options:
             options["device"] = device
-        client = ctx.client
         client.redactor.learn(options)
         with client.start_run(
             self.run_type, self.name, component=type(self).__name__, provider=provider.type, device=device
         ):
-            with contextlib.nullcontext() if device is None else _claimed(ctx, device):
-                params = {**options, "$versions": tool_versions(provider.tools)}
-                if device is not None:
-                    params["$device_spec"] = spec_as_value(ctx.device_spec(device))
-                client.run.log_batch(params, tags=ctx.tags)
-                result = provider.function(*positional, **options)
-            if signature.returns is not None and not isinstance(result, signature.returns):
-                declared = signature.returns.__name__
-                raise OutputError(
-                    f"Provider {provider.type!r} of {type(self).__name__} returned {result!r:.100}, but run is "
-                    f"declared to return {declared}: end it with return {declared}.from_current_run(ctx)."
-                )
-            return result
+            config = None if device is None else ctx.devices[device].get_provider_config(ProviderConfig, type(self))
+            params = {**settings_of(config), **options, "$versions": tool_versions(provider.tools)}
+            client.run.log_batch(params, tags=ctx.tags)
+            with contextlib.nullcontext() if device is None else ctx.run_on(device):
+                result = provider.function(*positional, **self._accepted(provider, signature, options))
+            return self._checked(result, provider, signature, client.run)
 
+    def _given_defaults(self) -> Mapping[str, object]:
+        if "_defaults" not in self.__dict__:
+            raise SignatureError(
+                f"{source_of(type(self).__init__)}: {type(self).__name__}.__init__ does not call super().__init__; "
+                f"its options would be lost. Write: super().__init__(name=name, device=device, ...)."
+            )
+        return self._defaults
 
-@contextlib.contextmanager
-def _claimed(ctx: HubContext, device: str) -> Iterator[None]:
-    """Have a device, and record from when until when: a run begins before, while it waits for its turn."""
-    run = ctx.client.run
-    with ctx.claim(device):
-        from_ms = now_ms()
-        run.log_param(CLAIMED, {"from_ms": from_ms})
-        try:
-            yield
-        finally:
-            run.log_param(CLAIMED, {"from_ms": from_ms, "until_ms": now_ms()})
+    def _accepted(
+        self, provider: Provider, signature: RunSignature, options: Mapping[str, object]
+    ) -> Mapping[str, object]:
+        """Return the options that a provider takes; one that it does not take must have its default."""
+        if provider.options is None:
+            return options
+        refused = [
+            name
+            for name, value in options.items()
+            if name not in provider.options and name != "device" and not is_same(value, signature.defaults[name])
+        ]
+        if refused:
+            raise SignatureError(
+                f"Provider {provider.type!r} of {type(self).__name__}, {provider.source}, does not take "
+                f"{quoted_list(refused)}; leave it out, or add it to the function's keywords."
+            )
+        return {name: value for name, value in options.items() if name in provider.options}
+
+    def _checked(self, result: object, provider: Provider, signature: RunSignature, run: ActiveRun) -> object:
+        """Return what a provider returned; nothing passes with a warning, a wrong kind does not."""
+        declared = signature.returns
+        if result is None and signature.is_result_due:
+            name = "ComponentOutput" if declared is None else declared.__name__
+            run.log_param("$result", "none")
+            warnings.warn(
+                f"Provider {provider.type!r} of {type(self).__name__}, {provider.source}, returned nothing; the run is "
+                f"recorded without a result. End it with: return {name}.from_current_run(ctx)",
+                stacklevel=4,
+            )
+        elif result is not None and declared is not None and not isinstance(result, _step_output(declared)):
+            raise OutputError(
+                f"Provider {provider.type!r} of {type(self).__name__}, {provider.source}, returned {result!r:.100}, "
+                f"which is no {_step_output(declared).__name__}. End it with: return "
+                f"{declared.__name__}.from_current_run(ctx)"
+            )
+        return result
 
 
 def _dispatching(declared: Callable[..., Any]) -> Callable[..., Any]:
@@ -322,10 +240,21 @@ def _dispatching(declared: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _as_path(name: str, given: object) -> Path:
-    if not isinstance(given, str | os.PathLike):
-        raise ConfigError(f"{name} must be a path, not {given!r:.100}.")
-    return Path(given)
+def _positional(signature: RunSignature, name: str, given: Mapping[str, object]) -> object:
+    """Return an argument as a provider sees it: a path is always a Path, however the user wrote it."""
+    value = given.get(name, signature.signature.parameters[name].default)
+    if name in signature.models and isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name} is a compiled model, as a compiler's run returns it, not a path: {value!r:.100}.")
+    if name not in signature.paths or value is None:
+        return value
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name} must be a path, not {value!r:.100}.")
+    return Path(value)
+
+
+def _step_output(declared: type[ComponentOutput]) -> type[ComponentOutput]:
+    """Return the base of a step's outputs: any compiled model will do where one of a toolchain is declared."""
+    return next(base for base in declared.__mro__ if ComponentOutput in base.__bases__ or base is ComponentOutput)
 
 
 @functools.cache

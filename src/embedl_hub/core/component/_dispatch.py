@@ -16,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub import plugins
+from embedl_hub.core.component._signature import source_of
 from embedl_hub.core.device import LOCAL
 from embedl_hub.errors import NoProviderError, SignatureError, quoted_list
 from embedl_hub.plugins import PROVIDERS, TOOLCHAINS
@@ -35,7 +36,18 @@ class Provider:
 
     type: str
     function: Callable[..., Any]
+    options: frozenset[str] | None = None
     tools: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Its name, with the file and line that it stands at."""
+        return f"{self.function.__qualname__} ({source_of(self.function)})"
+
+    def is_again(self, other: Provider) -> bool:
+        """Whether both are one function, defined again: a cell of a notebook, a page pasted twice."""
+        mine, its = self.function, other.function
+        return (mine.__module__, mine.__qualname__) == (its.__module__, its.__qualname__)
 
 
 class ProviderTable:
@@ -47,18 +59,18 @@ class ProviderTable:
         self._own: dict[str, Provider] = {}
 
     def add(self, provider: Provider, *, replace: bool) -> None:
-        """Register a provider; a type that is taken is an error unless it is to be replaced."""
+        """Register a provider; a type that another function has is an error unless that is to be replaced."""
         if provider.type in self._own and _LOADING.get():
             # The user's registration came before the built-in one was needed; the user's stays.
             return
         if not replace and not _LOADING.get():
             load_provider(provider.type, fail=False)
-            if provider.type in self._own:
-                taken = self._own[provider.type].function
+            taken = self._own.get(provider.type)
+            if taken is not None and not provider.is_again(taken):
                 raise SignatureError(
-                    f"{self._component} already has a provider {provider.type!r} "
-                    f"({taken.__module__}.{taken.__qualname__}); pass replace=True to take its place. "
-                    f"Registered: {quoted_list(self.types())}."
+                    f"{provider.source}: {self._component} already has a provider {provider.type!r}, {taken.source}. "
+                    f"Write @{self._component}.provider({provider.type!r}, replace=True) to take its place, or another "
+                    f"name. Registered: {quoted_list(self.types())}."
                 )
         self._own[provider.type] = provider
 
@@ -76,8 +88,15 @@ class ProviderTable:
 def choose(table: ProviderTable, component: str, ctx: HubContext, device: str | None) -> tuple[Provider, str | None]:
     """Return the provider for a call and the name of the device it runs on, None for this machine without one.
 
-    An explicit device must be known and served. Otherwise the first device that is served, else LOCAL.
+    An explicit device must be known and served; ``local`` is this machine. Otherwise the first device that is served.
+    This machine is chosen without being named only where the context has no devices: its latency must not pass for a
+    board's.
     """
+    is_here = not ctx.devices if device is None else device == LOCAL and device not in ctx.devices
+    if is_here:
+        if (provider := _lookup(table, LOCAL)) is not None:
+            return provider, None
+        raise _no_provider(table, component, ctx, "it has no local provider")
     if device is not None:
         chosen = ctx.find_device(device)
         provider = _lookup(table, chosen.provider_type)
@@ -87,11 +106,7 @@ def choose(table: ProviderTable, component: str, ctx: HubContext, device: str | 
     for name, candidate in ctx.devices.items():
         if (provider := _lookup(table, candidate.provider_type)) is not None:
             return provider, name
-    if (provider := _lookup(table, LOCAL)) is not None:
-        return provider, None
-    raise _no_provider(
-        table, component, ctx, "no device on the context is of a type it serves, and it has no local provider"
-    )
+    raise _no_provider(table, component, ctx, "no device on the context is of a type it serves")
 
 
 def _lookup(table: ProviderTable, provider_type: str) -> Provider | None:
@@ -142,9 +157,10 @@ def _no_provider(table: ProviderTable, component: str, ctx: HubContext, reason: 
     add_device = "Add a device of one of these types (embedl-hub device add NAME --type TYPE), or register"
     add_device = add_device if table.types() else "Register"
     advice = " ".join(hint for provider_type, hint in hints if provider_type in wanted and hint)
+    here = " To run it on this machine, say device='local' (--here)." if ctx.devices and table.find(LOCAL) else ""
     return NoProviderError(
         f"No provider for {component} on this device: {reason}. Its provider types: {quoted_list(table.types())}. "
-        f"Devices on the context: {devices}. {advice or f'{add_device} a provider: @{component}.provider(...).'}"
+        f"Devices on the context: {devices}. {advice or f'{add_device} a provider: @{component}.provider(...).'}{here}"
     )
 
 

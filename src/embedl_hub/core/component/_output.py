@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import sys
 import types
 import typing
@@ -14,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from embedl_hub import notebook
 from embedl_hub.errors import OutputError, quoted_list
 from embedl_hub.tracking import LoggedArtifact, LoggedMetric, LoggedParam, Run
 
@@ -26,6 +28,26 @@ _LOGGED = {"LoggedArtifact": LoggedArtifact, "LoggedMetric": LoggedMetric, "Logg
 @dataclass(frozen=True)
 class ComponentOutput:
     """Base of every result. Subclass it as a frozen dataclass; fields are filled by their names."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init_subclass__(**kwargs)
+        # A dataclass writes a repr of its own, with whole arrays and paths, unless the class has one.
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = ComponentOutput.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        return notebook.line(type(self).__name__, (f"{name}={notebook.short(value)}" for name, value in self._shown()))
+
+    def _repr_html_(self) -> str:
+        return notebook.table(type(self).__name__, self._shown())
+
+    def _shown(self) -> list[tuple[str, object]]:
+        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return [
+            (name, value)
+            for name, value in values
+            if value is not None and not (isinstance(value, tuple) and not value)
+        ]
 
     @classmethod
     def from_current_run(cls, ctx: HubContext, **extra: object) -> Self:
@@ -56,8 +78,8 @@ class ComponentOutput:
             raise OutputError(
                 f"{cls.__name__} needs {quoted_list(missing)}, which run {run.id} did not log. It logged the artifacts "
                 f"{quoted_list(run.artifacts)}, the parameters {quoted_list(run.params)} and the metrics "
-                f"{quoted_list({metric.name for metric in run.metrics})}. Log it under that name, or pass it as a "
-                f"keyword."
+                f"{quoted_list({metric.name for metric in run.metrics})}. Before it: "
+                f"{', '.join(_how_to_log(cls, own[name]) for name in missing)}."
             )
         return cls(**values)
 
@@ -75,12 +97,22 @@ class CompiledModel(ComponentOutput):
         return path
 
 
+def _how_to_log(cls: type, field: dataclasses.Field[Any]) -> str:
+    """Return the call that gives a field its value."""
+    calls = {LoggedArtifact: "log_artifact(file, name={})", LoggedParam: "log_param({}, value)"}
+    wanted = _wanted_types(cls, field)
+    call = next((call for kind, call in calls.items() if kind in wanted), "log_metric({}, value)")
+    return f"ctx.client.{call.format(repr(field.name))}"
+
+
 def _find(cls: type, field: dataclasses.Field[Any], run: Run, extra: dict[str, object]) -> object:
     """Return a field's value, or MISSING."""
     name = field.name
-    if name in extra:
-        return extra[name]
     wanted = _wanted_types(cls, field)
+    if name in extra:
+        if LoggedArtifact in wanted and isinstance(extra[name], str | os.PathLike):
+            raise OutputError(f"{cls.__name__}.{name} is a file of the run, so {_how_to_log(cls, field)} keeps it.")
+        return extra[name]
     metric, param = run.metric(name), run.params.get(name)
     for kind, logged in ((LoggedArtifact, run.artifacts.get(name)), (LoggedMetric, metric), (LoggedParam, param)):
         if kind in wanted:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from embedl_hub.core.device._board import BOARD_LABEL, Board, recall_spec, remember_spec
-from embedl_hub.core.device._device import Device, DeviceSpec, MeasuringConfig, ProviderConfig, check_args
+from embedl_hub.core.device._device import Device, DeviceSpec, MeasuringConfig, ProviderConfig, check_args, settings_of
 from embedl_hub.core.device._devices_file import (
     DEVICES_FILE,
     Pool,
@@ -77,6 +77,7 @@ __all__ = [
     "register_runner",
     "remember_spec",
     "runner_names",
+    "settings_of",
     "stoppable_commands",
 ]
 

@@ -9,6 +9,7 @@ from embedl_hub.core.device._device import DeviceSpec as DeviceSpec
 from embedl_hub.core.device._device import MeasuringConfig as MeasuringConfig
 from embedl_hub.core.device._device import ProviderConfig as ProviderConfig
 from embedl_hub.core.device._device import check_args as check_args
+from embedl_hub.core.device._device import settings_of as settings_of
 from embedl_hub.core.device._devices_file import DEVICES_FILE as DEVICES_FILE
 from embedl_hub.core.device._devices_file import Pool as Pool
 from embedl_hub.core.device._devices_file import load_devices as load_devices

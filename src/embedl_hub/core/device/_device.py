@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from embedl_hub import accelerators
@@ -17,6 +17,19 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ProviderConfig:
     """Base of every provider's settings: subclass it as a frozen dataclass and hang it on a device."""
+
+
+def settings_of(config: ProviderConfig | None) -> dict[str, object]:
+    """Return what a run records of settings: all that are set; a program's path and arguments by name as well."""
+    if config is None:
+        return {}
+    values = {each.name: getattr(config, each.name) for each in fields(config)}
+    given = {name: value for name, value in values.items() if value is not None and value != ()}
+    params: dict[str, object] = {"provider_config": given}
+    params |= {name: str(value) for name, value in given.items() if name.endswith("_path")}
+    if "cli_args" in given:
+        params["cli_args"] = " ".join(map(str, given["cli_args"]))
+    return params
 
 
 def check_args(name: str, value: object) -> None:
@@ -172,9 +185,13 @@ class Device:
                 f"Device {self.name!r}: runner {self.runner!r} has no run, put and get; "
                 "use SSHCommandRunner, LocalCommandRunner or your own."
             )
-        for config in (self.provider_config, *self.provider_config_overrides.values()):
+        configs: tuple[object, ...] = (self.provider_config, *self.provider_config_overrides.values())
+        for config in configs:
             if config is not None and not isinstance(config, ProviderConfig):
-                raise ConfigError(f"Device {self.name!r}: {config!r} is not a ProviderConfig; subclass it.")
+                advice = "is not a ProviderConfig; subclass it"
+                if isinstance(config, type) and issubclass(config, ProviderConfig):
+                    advice = f"is a class; write {config.__name__}()"
+                raise ConfigError(f"Device {self.name!r}: {config!r:.100} {advice}.")
         for key in self.provider_config_overrides:
             if not isinstance(key, type):
                 raise ConfigError(

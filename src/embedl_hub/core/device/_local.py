@@ -13,7 +13,7 @@ from pathlib import Path
 
 from embedl_hub.core.device._lease import LocalLease, keep_local_lease
 from embedl_hub.core.device._process import ProcessGroup, execute
-from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_argv
+from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_argv, path_text
 from embedl_hub.core.device._script import BEAT_LIMIT_S, SUPERVISE, WATCH
 from embedl_hub.core.device._tree import remove
 from embedl_hub.errors import CommandError, TransferError
@@ -55,11 +55,11 @@ class LocalCommandRunner:
 
     def put(self, local: AnyPath, remote: AnyPath) -> None:
         """Copy a file or folder; see :class:`CommandRunner`."""
-        _copy(Path(local), Path(remote))
+        _copy(Path(path_text(local)), Path(path_text(remote)))
 
     def get(self, remote: AnyPath, local: AnyPath) -> None:
         """Copy a file or folder; see :class:`CommandRunner`."""
-        _copy(Path(remote), Path(local))
+        _copy(Path(path_text(remote)), Path(path_text(local)))
 
     @contextlib.contextmanager
     def lease(self, lock_dir: str, holder: str, *, wait_s: float) -> Iterator[Lease]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -86,17 +86,32 @@ class LeasingRunner(CommandRunner, Protocol):
         ...
 
 
+def path_text(value: object) -> str:
+    """Return a path or an argument as text, or say what to write instead."""
+    from embedl_hub.errors import ConfigError  # noqa: PLC0415 - keeps the seam free of imports
+
+    if isinstance(value, str | os.PathLike) and isinstance(text := os.fspath(value), str):
+        return text
+    advice = f"write {'os.fsdecode' if isinstance(value, bytes) else 'str'}({value!r:.50})"
+    if artifact := next((name for name in ("path", "to_local") if hasattr(value, name)), ""):
+        name = "model.path" if artifact == "path" else "artifact"
+        advice = (
+            f"write {name}.to_local(ctx).local() for the file on this machine, "
+            f"{name}.to_remote(ctx, device_name=device).remote() for the one on the board"
+        )
+    raise ConfigError(f"A path or an argument of a command is text or a path, not {value!r:.100}; {advice}.")
+
+
 def as_argv(argv: Sequence[AnyPath]) -> list[str]:
     """Return the command as plain strings, or say what is wrong with it."""
     from embedl_hub.errors import ConfigError  # noqa: PLC0415 - keeps the seam free of imports
 
-    if isinstance(argv, str | bytes):
-        raise ConfigError(f"A command is a list of arguments, not one string: {argv!r}. Split it yourself.")
-    words: list[object] = [os.fspath(word) for word in argv]
-    for word in words:
-        if not isinstance(word, str) or "\0" in word:
-            raise ConfigError(f"An argument must be text without NUL: {word!r}.")
-    texts = [str(word) for word in words]
+    if isinstance(argv, str | bytes) or not isinstance(argv, Iterable):
+        raise ConfigError(f"A command is a list of arguments such as ['tool', '-o', 'file'], not {argv!r}.")
+    texts = [path_text(word) for word in argv]
+    for text in texts:
+        if "\0" in text:
+            raise ConfigError(f"An argument must be text without NUL: {text!r}.")
     if not texts or not texts[0] or texts[0].startswith("-"):
         raise ConfigError(f"A command starts with the name of a program: {texts!r}.")
     return texts

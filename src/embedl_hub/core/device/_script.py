@@ -12,6 +12,7 @@ from embedl_hub.errors import ConfigError
 
 BEAT_EVERY_S = 5.0
 BEAT_LIMIT_S = 20
+STALE_AFTER_S = 30
 STOP = b"stop\n"
 
 
@@ -212,4 +213,65 @@ rm -f -- "$folder/holder"
 echo held
 while read -r ${4:+-t "$4"} beat; do :; done
 rm -f -- "$folder/holder"
+"""
+
+# The same for a board without flock, with the atomic mkdir. The lease is a folder lock.<number>, and the highest number
+# counts: it is free when it has a file "released", or when its beat does not change for $5 seconds. Whoever makes the
+# next number has the lease, unless a higher one came meanwhile: the highest is never removed, so nobody can take a
+# number that was taken and cleaned away. A holder that finds a higher number than its own was taken for dead, and ends.
+# Other accounts of the board can read what is in the folder, and not write there.
+KEEP_LEASE_BY_FOLDER = """\
+folder=$1
+umask 022
+if [ -L "$folder" ]; then echo "refused: $folder is a link"; exit 1; fi
+if [ ! -d "$folder" ]; then mkdir -p -- "$folder" && chmod 0777 "$folder"; fi
+if [ ! -w "$folder" ]; then echo "refused: $folder cannot be written"; exit 1; fi
+say() { holder=; { read -r holder < "$folder/lock.$top/holder"; } 2>/dev/null; echo "$1 $holder"; }
+find_top() {
+  top=0
+  for lock in "$folder"/lock.*; do
+    number=${lock##*.}
+    case $number in *[!0-9]* | ?????????????* | "") continue ;; esac
+    [ "$number" -le "$top" ] || top=$number
+  done
+}
+take() {
+  mine=$((top + 1))
+  mkdir -- "$folder/lock.$mine" 2>/dev/null || return 1
+  find_top
+  [ "$top" = "$mine" ] && return
+  rm -rf -- "$folder/lock.$mine"
+  return 1
+}
+told= seen= watched= now=$(date +%s)
+end=$((now + $3)) changed=$now
+while :; do
+  find_top
+  now=$(date +%s)
+  if [ "$top" = 0 ] || [ -e "$folder/lock.$top/released" ]; then take && break; fi
+  seen=; { read -r seen < "$folder/lock.$top/beat"; } 2>/dev/null
+  if [ "$watched" != "$top $seen" ]; then watched="$top $seen" changed=$now; fi
+  if [ "$((now - changed))" -ge "$5" ]; then take && break; fi
+  if [ -z "$told" ]; then say busy; told=yes; fi
+  if [ "$now" -ge "$end" ]; then say late; exit 75; fi
+  sleep 1
+done
+lease=$folder/lock.$mine
+trap 'echo > "$lease/released"' EXIT
+trap 'exit 1' HUP INT TERM
+printf '%s since %s' "$2" "$(date +%H:%M:%S)" > "$lease/holder"
+for lock in "$folder"/lock.*; do
+  case ${lock##*.} in *[!0-9]* | "") continue ;; esac
+  [ "${lock##*.}" -ge "$mine" ] || rm -rf -- "$lock"
+done 2>/dev/null
+find_top
+[ "$top" = "$mine" ] || { echo "refused: it was taken from us"; exit 1; }
+echo held
+beats=0
+while read -r ${4:+-t "$4"} beat; do
+  beats=$((beats + 1))
+  echo "$beats" > "$lease/beat" || exit 1
+  find_top
+  [ "$top" = "$mine" ] || exit 1
+done
 """

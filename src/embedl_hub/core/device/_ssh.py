@@ -6,6 +6,7 @@ so a board needs a POSIX shell and nothing else: no sftp server, no Python.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import warnings
@@ -16,15 +17,23 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.core.device._lease import keep_remote_lease
 from embedl_hub.core.device._process import execute
-from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_argv
-from embedl_hub.core.device._script import KEEP_LEASE, SUPERVISE, WATCH, command_line
+from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_argv, path_text
+from embedl_hub.core.device._script import (
+    KEEP_LEASE,
+    KEEP_LEASE_BY_FOLDER,
+    STALE_AFTER_S,
+    SUPERVISE,
+    WATCH,
+    command_line,
+)
 from embedl_hub.core.device._ssh_connection import SSHConnection
 from embedl_hub.core.device._ssh_transfer import Transfer
-from embedl_hub.errors import CommandError, ConfigError, ConnectError, LeaseError, TransferError
+from embedl_hub.errors import CommandError, ConfigError, ConnectError, TransferError
 
 if TYPE_CHECKING:
     from embedl_hub.core.device._ssh_config import SSHConfig
 
+_LOG = logging.getLogger("embedl_hub")
 _ATTEMPTS = 3
 
 
@@ -39,6 +48,7 @@ class SSHCommandRunner:
         self.config = config
         self._connection = SSHConnection(config)
         self._transfer = Transfer(self._connection)
+        self._is_lock_told = False
         if config.host_key == "off":
             warnings.warn(
                 f"Host keys of {config.place} are not verified (host_key='off'): anyone on the network can pose as it.",
@@ -89,7 +99,7 @@ class SSHCommandRunner:
         Missing parent folders are made. A folder's target must not exist, or be empty: nothing there is ever
         merged or deleted.
         """
-        source, target = Path(local), _plain_path(remote)
+        source, target = Path(path_text(local)), _plain_path(remote)
         if not source.is_dir() and not source.is_file():
             raise TransferError(f"There is no file or folder {source} to send to {self.config.place}.")
         send = self._transfer.put_folder if source.is_dir() else self._transfer.put_file
@@ -100,19 +110,21 @@ class SSHCommandRunner:
 
     def get(self, remote: AnyPath, local: AnyPath) -> None:
         """Copy a file or folder from the board; see :class:`CommandRunner`."""
-        source, target = _plain_path(remote), Path(local)
+        source, target = _plain_path(remote), Path(path_text(local))
         self._repeat(lambda: self._transfer.get(source, target))
 
     def lease(self, lock_dir: str, holder: str, *, wait_s: float) -> AbstractContextManager[Lease]:
         """Hold the board's lease for the length of a block."""
         capabilities = self._connection.open()
-        if "flock" not in capabilities.tools:
-            raise LeaseError(
-                f"{self.config.place} has no flock command, so nobody can be kept off it while you measure. "
-                "Install util-linux there, or set lease_dir=None on the device to go without."
-            )
         limit, shell = capabilities.watch
-        line = command_line(KEEP_LEASE, "edgeproof-lease", lock_dir, holder, f"{wait_s:.0f}", limit, shell=shell)
+        script = KEEP_LEASE
+        if "flock" not in capabilities.tools:
+            script = KEEP_LEASE_BY_FOLDER
+            if not self._is_lock_told:
+                _LOG.warning("%s has no flock: it is kept to one user by a folder with a heartbeat.", self.config.place)
+                self._is_lock_told = True
+        arguments = (lock_dir, holder, f"{wait_s:.0f}", limit, str(STALE_AFTER_S))
+        line = command_line(script, "edgeproof-lease", *arguments, shell=shell)
         return keep_remote_lease(lambda: self._connection.session(line), place=self.config.place, wait_s=wait_s)
 
     def close(self) -> None:
@@ -138,7 +150,7 @@ class SSHCommandRunner:
 
 def _plain_path(path: AnyPath) -> str:
     """Return a remote path that no program takes for an option; relative ones start at the login folder."""
-    text = os.fspath(path)
+    text = path_text(path)
     if not text or "\0" in text:
         raise ConfigError(f"A remote path must not be empty or contain NUL: {text!r}.")
     # A slash at the end would make a folder of the file's own name.

@@ -18,20 +18,14 @@ _LEVELS = ("disable", "basic", "extended", "all")
 
 @dataclass(frozen=True)
 class ONNXRuntimeConfig(MeasuringConfig):
-    """How ONNX Runtime is to run a model, here or on a board.
+    """How ONNX Runtime is to run a model, here or on a board."""
 
-    Attributes:
-        execution_providers: In order of preference; the CPU when empty.
-        allow_fallback: Go on when one of them cannot be used at all.
-        allow_saturation: Go on, with a warning, when the model needs exact integer kernels and the processor has none.
-        optimization_level: ``disable``, ``basic``, ``extended`` or ``all``.
-        prediction: Say what INT8 will gain before it is made; the first time this measures the device for seconds.
-    """
-
-    execution_providers: tuple[str, ...] = field(default=(), kw_only=True)
-    allow_fallback: bool = field(default=False, kw_only=True)
-    optimization_level: str = field(default="all", kw_only=True)
+    execution_providers: tuple[str, ...] = field(default=(), kw_only=True)  # in order of preference; the CPU when empty
+    allow_fallback: bool = field(default=False, kw_only=True)  # go on when one of them cannot be used at all
+    optimization_level: str = field(default="all", kw_only=True)  # ``disable``, ``basic``, ``extended`` or ``all``
+    # Go on, with a warning, when the model needs exact integer kernels and the processor has none
     allow_saturation: bool = field(default=False, kw_only=True)
+    # Say what INT8 will gain before it is made; the first time this measures the device for seconds
     prediction: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -43,16 +37,12 @@ class ONNXRuntimeConfig(MeasuringConfig):
 
 @dataclass(frozen=True)
 class EmbedlONNXRuntimeConfig(ONNXRuntimeConfig):
-    """The device program ``embedl-onnxruntime`` on a board.
+    """The device program ``embedl-onnxruntime`` on a board."""
 
-    Attributes:
-        embedl_onnxruntime_path: The program; when the board has none, the hub carries it there itself.
-        cli_args: Further arguments for each of its commands.
-        python_path: The Python on the board that runs a carried program; it needs numpy and onnxruntime.
-    """
-
+    # The program; when the board has none, the hub carries it there itself
     embedl_onnxruntime_path: str = "embedl-onnxruntime"
-    cli_args: tuple[str, ...] = ()
+    cli_args: tuple[str, ...] = ()  # further arguments for each of its commands
+    # The Python on the board that runs a carried program; it needs numpy and onnxruntime
     python_path: str = field(default="python3", kw_only=True)
 
     def __post_init__(self) -> None:

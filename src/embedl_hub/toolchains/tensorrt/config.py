@@ -67,18 +67,14 @@ def check_tensorrt_rtx() -> list[CheckResult]:
 
 @dataclass(frozen=True)
 class _ShapesConfig(ProviderConfig):
-    """Shapes that an engine must take: all equal makes it fixed, which is fastest.
+    """Shapes that an engine must take: all equal makes it fixed, which is fastest."""
 
-    Attributes:
-        min_shapes: The smallest shape of each open input, by its name; as ``opt_shapes`` when not given.
-        opt_shapes: The shape to be fastest at.
-        max_shapes: The largest shape; as ``opt_shapes`` when not given.
-        workspace_mib: Scratch memory that the builder may plan with; TensorRT's own limit when not given.
-    """
-
+    # The smallest shape of each open input, by its name; as ``opt_shapes`` when not given
     min_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict, kw_only=True)
-    opt_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict, kw_only=True)
+    opt_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict, kw_only=True)  # the shape to be fastest at
+    # The largest shape; as ``opt_shapes`` when not given
     max_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict, kw_only=True)
+    # Scratch memory that the builder may plan with; TensorRT's own limit when not given
     workspace_mib: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -95,38 +91,27 @@ class TrtexecConfig(_ShapesConfig):
     """TensorRT through ``trtexec``, on a board or on this machine.
 
     The same settings mean the same with TensorRT 8, 10 and 11, whose defaults differ.
-
-    Attributes:
-        trtexec_path: The program; where NVIDIA's packages put it is looked at too.
-        cli_args: Further arguments for each of its calls, as ``--builderOptimizationLevel=4``.
-        precision: ``fp16``, ``bf16``, ``int8``, ``fp8`` or ``best`` lets the builder lower it; not given, the model's
-            own types hold. TensorRT 11 knows the model's own types only.
-        tf32: Whether float32 products may be rounded to TF32, as TensorRT does by itself.
-        gpu: Which GPU, by its number.
-        iterations: A profile takes at least so many samples,
-        min_seconds: and measures at least so long,
-        warmup_seconds: after warming up so long.
-        cuda_graph: Whether the runs are launched as one CUDA graph.
-        spin_wait: Whether the processor waits actively.
-        data_transfers: Whether copies to and from the GPU count into the latency.
-        layers: Whether layers are timed too, in a run of their own.
-        use_cache: Whether an engine built before for the same model, options, version and GPU is taken again.
-        timeout_s: trtexec is stopped after this long; None takes the runner's own limit.
     """
 
-    trtexec_path: str = "trtexec"
-    cli_args: tuple[str, ...] = ()
+    trtexec_path: str = "trtexec"  # the program; where NVIDIA's packages put it is looked at too
+    cli_args: tuple[str, ...] = ()  # further arguments for each of its calls, as ``--builderOptimizationLevel=4``
+    # ``fp16``, ``bf16``, ``int8``, ``fp8`` or ``best`` lets the builder lower it; not given, the model's own types
+    # hold. TensorRT 11 knows the model's own types only.
     precision: str | None = field(default=None, kw_only=True)
+    # Whether float32 products may be rounded to TF32, as TensorRT does by itself
     tf32: bool = field(default=True, kw_only=True)
-    gpu: int = field(default=0, kw_only=True)
-    iterations: int = field(default=100, kw_only=True)
-    min_seconds: float = field(default=3.0, kw_only=True)
-    warmup_seconds: float = field(default=0.5, kw_only=True)
-    cuda_graph: bool = field(default=True, kw_only=True)
-    spin_wait: bool = field(default=True, kw_only=True)
+    gpu: int = field(default=0, kw_only=True)  # which GPU, by its number
+    iterations: int = field(default=100, kw_only=True)  # A profile takes at least so many samples,
+    min_seconds: float = field(default=3.0, kw_only=True)  # and measures at least so long,
+    warmup_seconds: float = field(default=0.5, kw_only=True)  # after warming up so long
+    cuda_graph: bool = field(default=True, kw_only=True)  # whether the runs are launched as one CUDA graph
+    spin_wait: bool = field(default=True, kw_only=True)  # whether the processor waits actively
+    # Whether copies to and from the GPU count into the latency
     data_transfers: bool = field(default=False, kw_only=True)
-    layers: bool = field(default=True, kw_only=True)
+    layers: bool = field(default=True, kw_only=True)  # whether layers are timed too, in a run of their own
+    # Whether an engine built before for the same model, options, version and GPU is taken again
     use_cache: bool = field(default=True, kw_only=True)
+    # Trtexec is stopped after this long; None takes the runner's own limit
     timeout_s: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -143,16 +128,12 @@ class TrtexecConfig(_ShapesConfig):
 
 @dataclass(frozen=True)
 class TensorRTRTXConfig(_ShapesConfig):
-    """TensorRT-RTX: engines for a generation of GPUs, built on this machine without one.
+    """TensorRT-RTX: engines for a generation of GPUs, built on this machine without one."""
 
-    Attributes:
-        compute_capabilities: What the engine shall run on: ``SM75`` (Turing), ``SM80`` and ``SM86`` (Ampere), ``SM89``
-            (Ada), ``SM120`` and ``SM121`` (Blackwell). There is no SM90: the vendor builds none for Hopper.
-        timeout_s: The builder is stopped after this long.
-    """
-
+    # What the engine shall run on: ``SM75`` (Turing), ``SM80`` and ``SM86`` (Ampere), ``SM89`` (Ada), ``SM120`` and
+    # ``SM121`` (Blackwell). There is no SM90: the vendor builds none for Hopper.
     compute_capabilities: tuple[str, ...] = ("SM86",)
-    timeout_s: float | None = field(default=None, kw_only=True)
+    timeout_s: float | None = field(default=None, kw_only=True)  # the builder is stopped after this long
 
     def __post_init__(self) -> None:
         super().__post_init__()

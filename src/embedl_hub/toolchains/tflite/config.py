@@ -17,32 +17,24 @@ TYPE = "embedl_litert"
 
 @dataclass(frozen=True)
 class LiteRTConfig(MeasuringConfig):
-    """How LiteRT is to run a TFLite model, here or on a board.
+    """How LiteRT is to run a TFLite model, here or on a board."""
 
-    Attributes:
-        xnnpack: Let the XNNPACK delegate take the operators it can; off, the runtime's own kernels run.
-    """
-
+    # Let the XNNPACK delegate take the operators it can; off, the runtime's own kernels run
     xnnpack: bool = field(default=True, kw_only=True)
 
 
 @dataclass(frozen=True)
 class EmbedlLiteRTConfig(LiteRTConfig):
-    """A board that runs TFLite models: with the device program ``embedl-litert``, or with Google's benchmark alone.
+    """A board that runs TFLite models: with the device program ``embedl-litert``, or with Google's benchmark alone."""
 
-    Attributes:
-        embedl_litert_path: The program; when the board has none, the hub carries it there itself.
-        cli_args: Further arguments for each of its commands.
-        python_path: The Python on the board that runs a carried program; it needs numpy and ai-edge-litert.
-        benchmark_model_path: Google's ``benchmark_model`` on the board. Given: profiles are measured by it, nothing
-            else is needed there, and models cannot be invoked.
-        benchmark_args: Further arguments for it, such as ``--use_gpu=true``.
-    """
-
-    embedl_litert_path: str = "embedl-litert"
-    cli_args: tuple[str, ...] = ()
+    embedl_litert_path: str = "embedl-litert"  # the program; when the board has none, the hub carries it there itself
+    cli_args: tuple[str, ...] = ()  # further arguments for each of its commands
+    # The Python on the board that runs a carried program; it needs numpy and ai-edge-litert
     python_path: str = field(default="python3", kw_only=True)
+    # Google's ``benchmark_model`` on the board. Given: profiles are measured by it, nothing else is needed there, and
+    # models cannot be invoked.
     benchmark_model_path: str | None = field(default=None, kw_only=True)
+    # Further arguments for it, such as ``--use_gpu=true``
     benchmark_args: tuple[str, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:

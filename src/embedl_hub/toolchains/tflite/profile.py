@@ -130,9 +130,8 @@ def invoke_model(
         graph = log_model(ctx, model)
         data = to_compiled(model, graph, input_data, use_compiled_names=use_compiled_names)
         program.log_input_data(ctx, input_data)
-        outputs, answer = program.infer(machine, RUNTIME, machine.send(model.path), data, settings(machine.config))
+        outputs, _ = program.infer(ctx, machine, RUNTIME, machine.send(model.path), data, settings(machine.config))
         output = to_original(model, outputs, use_compiled_names=use_compiled_names)
-    ctx.client.log_param("runtime_version", answer.get("runtime_version"))
     program.log_output(ctx, output)
     return TFLiteInvocationResult.from_current_run(ctx, output=output)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,8 @@ import pytest
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import Component, NoProviderError, ProviderType, RunType
-from embedl_hub.core.device import Device, DeviceSpec
-from embedl_hub.errors import ConfigError, SignatureError, TrackingError
+from embedl_hub.core.device import CommandResult, Device, DeviceSpec, Lease
+from embedl_hub.errors import ConfigError, ConnectError, SignatureError, TrackingError
 from embedl_hub.testing import scripted_device, temporary_context
 from embedl_hub.tracking import Run, RunStatus
 
@@ -39,6 +42,11 @@ def make_component() -> type[Component]:
             raise NoProviderError
 
     return Step
+
+
+def touch(ctx: HubContext, model: Path, *, device: str | None = None, **_: object) -> None:
+    """Use the device."""
+    assert ctx.devices[str(device)].artifact_dir.is_absolute()
 
 
 def echo(ctx: HubContext, model: Path, **options: object) -> dict[str, object]:
@@ -258,16 +266,72 @@ def test_a_closed_context_says_how_to_open_it() -> None:
 def test_the_device_and_its_spec_are_recorded(tmp_path: Path) -> None:
     """What the board answered is kept with the run; what the user said goes first."""
     step = make_component()
-    step.provider("mine")(echo)
+    step.provider("mine")(touch)
     device = scripted_device(tmp_path, provider_type="mine", spec=DeviceSpec(device_name="My Board", cores=99))
     with temporary_context([device]) as ctx:
-        assert call(step(), ctx, Path("m"))["device"] == "board"
+        call(step(), ctx, Path("m"))
         run = last_run(ctx)
+        call(step(), ctx, Path("m"))
+        later = last_run(ctx)
+        assert ctx.client.store is not None
+        lines = next(ctx.client.store.home.rglob(f"{later.id}/*.jsonl")).read_text().splitlines()
+        recorded = next(event["value"] for event in map(json.loads, lines) if event.get("name") == "$device_spec")
     spec = run.params["$device_spec"].value
     assert isinstance(spec, dict)
     assert (spec["device_name"], spec["cores"]) == ("My Board", 99)
     assert spec["architecture"]
-    assert run.device == "board"
+    assert run.device == later.device == "board"
+    assert later.params["$device_spec"] == run.params["$device_spec"]
+    assert recorded == {"$run": run.id}
+
+
+def test_a_board_that_is_off_stops_only_a_provider_that_needs_it(tmp_path: Path) -> None:
+    """It is leased and asked at the first use of its runner, in a thread of the provider as well."""
+    step = make_component()
+    used: list[str] = []
+
+    @step.provider("mine")
+    def _use(ctx: HubContext, model: Path, *, device: str | None = None, **_: object) -> None:
+        runner = ctx.devices[str(device)].runner
+        assert isinstance(runner, DeadRunner)
+        if model == Path("needs it"):
+            runner.run(["true"])
+        elif model == Path("in a thread"):
+            thread = threading.Thread(target=lambda: used.append(_error_of(lambda: runner.run(["true"]))))
+            thread.start()
+            thread.join()
+
+    dead = Device("board", runner=DeadRunner(), provider_type="mine", provider_config=None)
+    with temporary_context([dead]) as ctx:
+        call(step(), ctx, Path("does not"))
+        assert "$claimed" not in last_run(ctx).params
+        with pytest.raises(ConnectError, match="is off"):
+            call(step(), ctx, Path("needs it"))
+        call(step(), ctx, Path("in a thread"))
+    assert used == ["is off"]
+
+
+class DeadRunner:
+    """Leads to a board that is off."""
+
+    def run(self, argv: object, cwd: object = None, **_: object) -> CommandResult:
+        raise ConnectError("is off")
+
+    def put(self, local: object, remote: object) -> None:
+        raise ConnectError("is off")
+
+    def get(self, remote: object, local: object) -> None:
+        raise ConnectError("is off")
+
+    def lease(self, lock_dir: str, holder: str, *, wait_s: float) -> contextlib.AbstractContextManager[Lease]:
+        raise ConnectError("is off")
+
+
+def _error_of(call: Callable[[], object]) -> str:
+    try:
+        return str(call())
+    except ConnectError as error:
+        return str(error)
 
 
 def test_one_device_serves_one_run_at_a_time(tmp_path: Path) -> None:
@@ -277,7 +341,8 @@ def test_one_device_serves_one_run_at_a_time(tmp_path: Path) -> None:
     most: list[int] = []
 
     @step.provider("mine")
-    def _use(ctx: HubContext, model: Path, **_: object) -> None:
+    def _use(ctx: HubContext, model: Path, *, device: str | None = None, **_: object) -> None:
+        touch(ctx, model, device=device)
         inside.append(1)
         most.append(len(inside))
         if model == Path("outer"):

@@ -51,11 +51,19 @@ def test_the_first_device_that_is_served_is_taken() -> None:
         assert step(device="z").run(ctx, device="y") == ("b", "y")
 
 
-def test_without_a_served_device_local_is_taken() -> None:
-    """A provider for this machine gets no device."""
+def test_this_machine_never_stands_in_for_a_device() -> None:
+    """A mistyped type is an error that lists the types; this machine is meant by name, or without devices."""
     step = make_component()
     step.provider(ProviderType.LOCAL)(answering("here"))
-    with temporary_context([cloud("x", "unknown")]) as ctx:
+    step.provider("my_board")(answering("there"))
+    with temporary_context([cloud("x", "my_bord")]) as ctx:
+        with pytest.raises(
+            NoProviderError,
+            match=r"types: 'local', 'my_board'. Devices on the context: 'x' \(my_bord\).*say device='local' \(--here\)",
+        ):
+            step().run(ctx)
+        assert step().run(ctx, device="local") == ("here", None)
+    with temporary_context() as ctx:
         assert step().run(ctx) == ("here", None)
 
 
@@ -90,15 +98,31 @@ def test_no_provider_error_can_be_raised_bare() -> None:
         raise NoProviderError
 
 
-def test_a_second_registration_needs_replace() -> None:
-    """The error names who has the type; with replace the newer one is taken."""
+def other(ctx: HubContext, **_: object) -> tuple[str, str | None]:
+    """Another function than what answering returns."""
+    return "other", None
+
+
+def test_a_type_that_another_function_has_needs_replace() -> None:
+    """The error names who has the type and where it stands; with replace the newer one is taken."""
     step = make_component()
     step.provider("a")(answering("first"))
-    with pytest.raises(SignatureError, match=r"already has a provider 'a' .*provider\); pass replace=True"):
-        step.provider("a")(answering("second"))
-    step.provider("a", replace=True)(answering("third"))
+    with pytest.raises(
+        SignatureError, match=r"already has a provider 'a', answering.*test_dispatch.py:\d+.*replace=True"
+    ):
+        step.provider("a")(other)
+    step.provider("a", replace=True)(other)
     with temporary_context([cloud("x", "a")]) as ctx:
-        assert step().run(ctx)[0] == "third"
+        assert step().run(ctx)[0] == "other"
+
+
+def test_a_function_defined_again_takes_its_own_place() -> None:
+    """A notebook's cell is run twice; a page has two versions of one function."""
+    step = make_component()
+    step.provider("a")(answering("first"))
+    step.provider("a")(answering("second"))
+    with temporary_context([cloud("x", "a")]) as ctx:
+        assert step().run(ctx)[0] == "second"
 
 
 def test_hyphen_and_underscore_are_one_type() -> None:
@@ -109,7 +133,7 @@ def test_hyphen_and_underscore_are_one_type() -> None:
         assert step().run(ctx) == ("mine", "x")
         assert step(device="y").run(ctx) == ("mine", "y")
     with pytest.raises(SignatureError, match="already has a provider 'my_kind'"):
-        step.provider("my_kind")(answering("second"))
+        step.provider("my_kind")(other)
 
 
 def test_a_subclass_inherits_providers_and_keeps_its_own_to_itself() -> None:

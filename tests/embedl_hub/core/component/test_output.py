@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from embedl_hub.core import HubContext
+from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.component import CompiledModel, ComponentOutput, LoggedArtifact, LoggedMetric, LoggedParam
 from embedl_hub.core.invoke import ONNXRuntimeInvocationResult, ONNXRuntimeInvoker
 from embedl_hub.errors import OutputError
@@ -128,17 +129,51 @@ def test_a_value_of_the_wrong_type_is_refused(ctx: HubContext, tmp_path: Path, n
             Everything.from_current_run(ctx)
 
 
-def test_a_provider_must_return_what_run_declares(ctx: HubContext) -> None:
-    """A forgotten return is told, and the run is not called finished."""
+def test_a_wrong_kind_of_result_is_an_error(ctx: HubContext) -> None:
+    """The message has the function's place and the line to write; the run is not called finished."""
+
+    class Fresh(ONNXRuntimeInvoker):
+        """Without providers of its own."""
+
+    Fresh.provider("local")(lambda ctx, model, input_data, **_: {"logits": 1})
+    with pytest.raises(OutputError, match=r"test_output.py:\d+.*which is no InvocationResult.*from_current_run\(ctx\)"):
+        Fresh().run(ctx, None, {})  # type: ignore[arg-type]
+    assert ctx.client.store is not None
+    assert ctx.client.store.runs()[0].status is RunStatus.FAILED
+
+
+def test_nothing_passes_with_a_warning(ctx: HubContext) -> None:
+    """A sample's empty body runs; the run says that it has no result."""
 
     class Fresh(ONNXRuntimeInvoker):
         """Without providers of its own."""
 
     Fresh.provider("local")(lambda ctx, model, input_data, **_: None)
-    with pytest.raises(OutputError, match=r"returned None, but run is declared to return ONNXRuntimeInvocationResult"):
-        Fresh().run(ctx, None, {})  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match=r"returned nothing.*return ONNXRuntimeInvocationResult.from_current_run"):
+        assert Fresh().run(ctx, None, {}) is None  # type: ignore[arg-type]
     assert ctx.client.store is not None
-    assert ctx.client.store.runs()[0].status is RunStatus.FAILED
+    run = ctx.client.store.runs()[0]
+    assert run.status is RunStatus.FINISHED
+    assert run.params["$result"].value == "none"
+
+
+def test_a_compiled_model_of_ones_own_is_taken_from_a_built_in_compiler(ctx: HubContext, tmp_path: Path) -> None:
+    """Only the kind of step matters."""
+
+    @dataclass(frozen=True)
+    class Mine(CompiledModel):
+        level: int = 3
+
+    class Fresh(ONNXRuntimeCompiler):
+        """Without providers of its own."""
+
+    @Fresh.provider("local")
+    def _compile(ctx: HubContext, onnx_path: Path, **_: object) -> Mine:
+        ctx.client.log_artifact(onnx_path, name="path")
+        return Mine.from_current_run(ctx)
+
+    (tmp_path / "net.onnx").write_bytes(b"net")
+    assert Fresh().run(ctx, tmp_path / "net.onnx").level == 3  # type: ignore[attr-defined]
 
 
 def test_an_invocation_result_comes_back_with_its_arrays(ctx: HubContext) -> None:
@@ -152,3 +187,16 @@ def test_an_invocation_result_comes_back_with_its_arrays(ctx: HubContext) -> Non
     assert ctx.client.store is not None
     again = ONNXRuntimeInvocationResult.from_run(ctx.client.store.run(run.id))
     assert again.output["logits"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_what_was_not_logged_comes_with_the_call(ctx: HubContext) -> None:
+    """For each field the one that gives it its value; a path is no artifact."""
+    with ctx.client.start_run():
+        with pytest.raises(OutputError, match=r"ctx.client.log_artifact\(file, name='path'\)"):
+            CompiledModel.from_current_run(ctx)
+        with pytest.raises(OutputError, match=r"path is a file of the run, so ctx.client.log_artifact"):
+            CompiledModel.from_current_run(ctx, path=Path("net"))
+        with pytest.raises(
+            OutputError, match=r"ctx.client.log_metric\('latency', value\), ctx.client.log_param\('level'"
+        ):
+            Everything.from_current_run(ctx, model=None)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import Component, NoProviderError, RunType
-from embedl_hub.errors import SignatureError
+from embedl_hub.core.profile import ONNXRuntimeProfiler
+from embedl_hub.errors import ConfigError, SignatureError, TrackingError
+from embedl_hub.testing import temporary_context
 
 
 class Base(Component):
@@ -129,20 +134,145 @@ def test_a_provider_with_other_positional_names_is_refused() -> None:
         def _wrong(ctx: HubContext, onnx: object, *, device: str | None = None, level: int = 1) -> None: ...
 
 
-def test_a_provider_that_lacks_an_option_is_refused_unless_it_takes_the_rest() -> None:
+def test_a_provider_may_leave_options_out() -> None:
+    """A value for one that it lacks is refused at the call, with the place of the function; the default passes."""
+
+    class Step(Base):
+        """Without providers of its own."""
+
+    @Step.provider("local")
+    def _short(ctx: HubContext, model: object) -> object:
+        return model
+
+    with temporary_context() as ctx:
+        assert Step().run(ctx, 5) == 5
+        assert Step(level=1).run(ctx, 5) == 5
+        with pytest.raises(SignatureError, match=r"_short \(.*test_signature.py:\d+\), does not take 'level'"):
+            Step(level=2).run(ctx, 5)
+
+
+def test_a_provider_that_takes_the_rest_gets_every_option() -> None:
     """**kwargs stands for the options a provider does not name."""
-    with pytest.raises(SignatureError, match="lacks 'level'"):
 
-        @Base.provider("p2")
-        def _short(ctx: HubContext, model: object, *, device: str | None = None) -> None: ...
+    class Step(Base):
+        """Without providers of its own."""
 
-    @Base.provider("p2")
-    def _rest(ctx: HubContext, model: object, *, device: str | None = None, **kwargs: object) -> None: ...
+    @Step.provider("local")
+    def _rest(ctx: HubContext, model: object, **kwargs: object) -> object:
+        return kwargs
 
-    @Base.provider("p3")
-    def _all_rest(ctx: HubContext, model: object, **kwargs: object) -> None: ...
+    with temporary_context() as ctx:
+        assert Step().run(ctx, 5, level=2) == {"device": None, "level": 2}
 
-    assert {"p2", "p3"} <= Base.provider_types()
+
+def test_a_provider_with_other_positions_is_shown_what_to_write() -> None:
+    """With its file and line."""
+    with pytest.raises(SignatureError, match=r"test_signature.py:\d+: .*Write: def _other\(ctx, model, \*, device=..."):
+
+        @Base.provider("p9")
+        def _other(ctx: HubContext, path: object, **kwargs: object) -> None: ...
+
+
+def test_defaults_of_constructor_and_run_must_agree() -> None:
+    """Either would be a surprise."""
+    with pytest.raises(SignatureError, match=r"test_signature.py:\d+: .*Wrong: the defaults .* level is 1 and 2"):
+
+        class Wrong(Component):
+            run_type = RunType.COMPILE
+
+            def __init__(self, *, name: str | None = None, device: str | None = None, level: int = 1) -> None:
+                super().__init__(name=name, device=device, level=level)
+
+            def run(self, ctx: HubContext, *, device: str | None = None, level: int = 2) -> object:
+                raise NoProviderError
+
+
+def test_an_option_that_the_constructor_forgets_is_found() -> None:
+    """It would be lost without a word."""
+
+    class Forgets(Component):
+        run_type = RunType.COMPILE
+
+        def __init__(self, *, name: str | None = None, device: str | None = None, level: int = 1) -> None:
+            super().__init__(name=name, device=device)
+
+        def run(self, ctx: HubContext, *, device: str | None = None, level: int = 1) -> object:
+            raise NoProviderError
+
+    with pytest.raises(SignatureError, match=r"'level' and does not pass it on.*level=level"):
+        Forgets(level=9)
+
+    class ForgetsAll(Forgets):
+        def __init__(self, *, name: str | None = None, device: str | None = None, level: int = 1) -> None:
+            pass
+
+    with temporary_context() as ctx, pytest.raises(SignatureError, match="does not call super"):
+        ForgetsAll().run(ctx)
+
+
+class PathNetModel:
+    """Not a path."""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "given", "seen"),
+    [
+        (Path, "a", Path("a")),
+        (str | Path, "a", Path("a")),
+        ("str | os.PathLike[str]", "a", Path("a")),
+        (Path | None, "a", Path("a")),
+        (Path | None, None, None),
+        (PurePosixPath, "a", Path("a")),
+        (list[Path], ["a"], ["a"]),
+        (dict[str, Path], {"a": "b"}, {"a": "b"}),
+        (Path | bytes, b"a", b"a"),
+        (PathNetModel, 5, 5),
+        ("PathNetModel", 5, 5),
+        (str, "a", "a"),
+    ],
+)
+def test_only_paths_become_paths(annotation: object, given: object, seen: object) -> None:
+    """By what an annotation means, not by how it is spelled."""
+
+    def run(self: object, ctx: HubContext, model: Any, *, device: str | None = None) -> Any:
+        raise NoProviderError
+
+    run.__annotations__["model"] = annotation
+    step: Any = type("Step", (Component,), {"run_type": RunType.CUSTOM, "run": run})
+    step.provider("local")(lambda ctx, model, **_: model)
+    with temporary_context() as ctx:
+        assert step().run(ctx, given) == seen
+
+
+def test_a_positional_default_reaches_the_provider() -> None:
+    """As in any function."""
+
+    class Step(Component):
+        run_type = RunType.CUSTOM
+
+        def run(self, ctx: HubContext, model: Path = Path("m"), times: int = 3, *, device: str | None = None) -> Any:
+            raise NoProviderError
+
+    Step.provider("local")(lambda ctx, model, times, **_: (model, times))
+    with temporary_context() as ctx:
+        assert Step().run(ctx) == (Path("m"), 3)
+
+
+@pytest.mark.parametrize("kind", [None, 3, "", " "])
+def test_a_provider_type_is_a_name(kind: Any) -> None:
+    """Not whatever can be made text."""
+    with pytest.raises(SignatureError, match="a provider type is a name"):
+        Base.provider(kind)
+
+
+def test_a_context_that_is_not_open_says_so() -> None:
+    """Before anything else."""
+
+    class Step(Base):
+        """Without providers."""
+
+    with pytest.raises(TrackingError, match="is not open; use: with HubContext"):
+        Step().run(HubContext("p", tracking=False), 5)
 
 
 def test_a_provider_with_an_unknown_option_is_refused() -> None:
@@ -182,3 +312,35 @@ def test_a_class_without_run_takes_no_providers() -> None:
         Abstract.provider("x")(lambda ctx: None)
     with pytest.raises(SignatureError, match="declares no run"):
         Abstract()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            Base.provider,
+            r"test_signature.py:\d+: a provider type is a name.*write @Base.provider\('my_type'\)",
+        ),
+        (lambda: Base.provider("x")(7), r"goes on a function, not on 7; write: def my_provider\(ctx, model, \*"),  # type: ignore[type-var]
+        (lambda: Base.provider("x")(PathNetModel), r"goes on a function, not on <class .*write: def my_provider"),
+        (lambda: Base.provider("x")(functools.partial(print)), "goes on a function"),
+    ],
+)
+def test_a_slip_at_registration_says_what_to_write(make: Callable[[], object], words: str) -> None:
+    """With the place where it stands."""
+    with pytest.raises(SignatureError, match=words):
+        make()
+
+
+def test_a_mistyped_option_of_a_provider_is_guessed() -> None:
+    """The right name is in the message."""
+    with pytest.raises(SignatureError, match=r"has 'levle'.*it may leave some out. Did you mean 'level'\?"):
+
+        @Base.provider("p10")
+        def _mistyped(ctx: HubContext, model: object, *, levle: int = 1) -> None: ...
+
+
+def test_a_path_where_a_compiled_model_is_wanted_is_refused() -> None:
+    """Before the provider trips over it."""
+    with temporary_context() as ctx, pytest.raises(ConfigError, match=r"is a compiled model, .* not a path: 'net"):
+        ONNXRuntimeProfiler().run(ctx, "net.onnx")  # type: ignore[arg-type]

@@ -1,5 +1,7 @@
 """One user at a time on a board, and a board that is free again when its user is gone."""
 
+import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -7,6 +9,7 @@ import pickle
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +23,7 @@ from support.processes import wait_until, with_words
 from support.sshd import SSHServer
 
 from embedl_hub.core.device import LeasingRunner, LocalCommandRunner, SSHCommandRunner, SSHConfig
+from embedl_hub.core.device._script import KEEP_LEASE_BY_FOLDER
 from embedl_hub.errors import BusyError, LeaseError
 
 NewServer: TypeAlias = Callable[..., SSHServer]
@@ -248,16 +252,76 @@ def test_a_note_cannot_pretend_that_we_hold_the_lease(board: SSHCommandRunner, l
             pass
 
 
-def test_a_board_without_flock_is_said_so(new_server: NewServer, connect: Connect, tmp_path: Path) -> None:
-    """The message has both ways out."""
+@pytest.fixture
+def no_flock(new_server: NewServer, tmp_path: Path) -> SSHServer:
+    """A board without flock."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for path in Path("/usr/bin").iterdir():
         if path.name != "flock":
             (programs / path.name).symlink_to(path)
-    runner = connect(new_server(environment={"PATH": str(programs)}))
-    with (
-        fault(LeaseError, "has no flock", "util-linux", "lease_dir=None", within_s=10),
-        runner.lease(str(tmp_path / "lock"), "me", wait_s=1),
-    ):
+    return new_server(environment={"PATH": str(programs)})
+
+
+def test_a_board_without_flock_is_leased_by_a_folder(
+    no_flock: SSHServer, connect: Connect, lock: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once; one who comes meanwhile is told who has the board; it is free afterwards."""
+    runner, other = connect(no_flock), connect(no_flock)
+    for _ in range(2):
+        with runner.lease(str(lock), "me", wait_s=5), fault(BusyError, "in use by me", within_s=10):
+            other.lease(str(lock), "you", wait_s=1).__enter__()
+    with other.lease(str(lock), "you", wait_s=5) as lease:
+        assert not lease.is_lost
+    told = [record.getMessage() for record in caplog.records if "no flock" in record.getMessage()]
+    assert len(told) == 2  # once per runner
+
+
+def test_a_killed_client_frees_a_board_without_flock(no_flock: SSHServer, connect: Connect, lock: Path) -> None:
+    """At once: its keeper reads end of file."""
+    with start_holding(no_flock.config(), lock, "gone") as client:
+        client.kill()
+    with connect(no_flock).lease(str(lock), "next", wait_s=20):
         pass
+
+
+KEEP_AND_COUNT = """\
+import os, subprocess, sys, time
+script, folder, inside, tries, shell = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5:]
+for _ in range(tries):
+    keeper = subprocess.Popen([*shell, "-c", script, "lease", folder, "me", "60", "", "3"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    while (line := keeper.stdout.readline().split()[:1]) != ["held"]:
+        assert line == ["busy"], line
+    handle = os.open(inside, os.O_CREAT | os.O_EXCL)
+    time.sleep(0.002)
+    os.close(handle)
+    os.unlink(inside)
+    print("turn", flush=True)
+    keeper.stdin.close()
+    assert keeper.wait() == 0
+print(tries, "turns", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "shell", [("dash",), pytest.param(("busybox", "ash"), marks=pytest.mark.slow)], ids=lambda shell: shell[0]
+)
+def test_two_processes_never_overlap_without_flock(tmp_path: Path, shell: tuple[str, ...]) -> None:
+    """500 turns of two, and a third that is killed with its keeper while it holds the lease."""
+    inside, lock = tmp_path / "inside", tmp_path / "lock"
+    command = [sys.executable, "-c", KEEP_AND_COUNT, KEEP_LEASE_BY_FOLDER, str(lock), str(inside)]
+    with contextlib.ExitStack() as stack:
+        start = functools.partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        turns = [stack.enter_context(start([*command, "250", *shell])) for _ in range(2)]
+        for turn in turns:
+            assert line_of(turn) == "turn"
+        arguments = ("lease", str(lock), "killed", "100", "", "3")
+        keeper = stack.enter_context(start([*shell, "-c", KEEP_LEASE_BY_FOLDER, *arguments]))
+        while line_of(keeper) != "held":
+            pass
+        keeper.kill()
+        for turn in turns:
+            out, _ = turn.communicate(timeout=120)
+            assert turn.returncode == 0
+            assert out.endswith("250 turns\n")

@@ -10,10 +10,11 @@ import pytest
 from support.names import NAMES
 from support.processes import running, unique_sleep, wait_until
 
-from embedl_hub.core.device import CommandRunner, LeasingRunner, SSHCommandRunner
+from embedl_hub.core.device import CommandRunner, LeasingRunner, LocalCommandRunner, SSHCommandRunner
 from embedl_hub.core.device._runner import as_argv
 from embedl_hub.errors import CommandError, ConfigError, HubError, TransferError
 from embedl_hub.paths import RemotePath
+from embedl_hub.tracking import LoggedArtifact
 
 CONTENT = bytes(range(256)) * 400
 
@@ -233,12 +234,12 @@ def test_the_last_words_of_a_child_are_waited_for(runner: CommandRunner) -> None
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        ("echo hi", "list of arguments, not one string: 'echo hi'"),
+        ("echo hi", r"list of arguments such as \['tool'.*not 'echo hi'"),
         ([], "starts with the name of a program"),
         ([""], "starts with the name of a program"),
         (["-x"], "starts with the name of a program"),
         (["echo", "a\0b"], "text without NUL"),
-        (["echo", b"x"], "text without NUL: b'x'"),
+        (["echo", b"x"], r"write os.fsdecode\(b'x'\)"),
     ],
 )
 def test_a_bad_command_is_refused(runner: CommandRunner, argv: list[str], says: str) -> None:
@@ -462,3 +463,13 @@ def test_hard_links_in_a_folder_arrive_as_files(runner: CommandRunner, here: Pat
     runner.get(there, here / "back")
 
     assert tree(here / "back") == {"one": CONTENT, "sub": None, "sub/two": CONTENT}
+
+
+def test_what_is_no_path_says_what_to_write() -> None:
+    """An artifact has a path here and one on the board; a number is written as text."""
+    artifact = LoggedArtifact("path", "net", 1, "0" * 64)
+    for value, words in ((3, r"write str\(3\)"), (artifact, r"artifact.to_local\(ctx\).local\(\).*to_remote")):
+        with pytest.raises(ConfigError, match=words):
+            as_argv(["tool", value])  # type: ignore[list-item]
+        with pytest.raises(ConfigError, match=words):
+            LocalCommandRunner().put(value, "there")  # type: ignore[arg-type]
