@@ -1,4 +1,4 @@
-"""Make the pictures in docs/images: the page's runs, a profile and a comparison, and the two reports of deploy.
+"""Make the pictures in docs/images: the page's runs, a profile and a comparison, two reports of deploy, a notebook.
 
 Nothing in them is made up: two small networks are compiled in float and INT8, profiled and invoked on this machine with
 ONNX Runtime, into a store that is thrown away; the reports are those of two examples. Needs what ./test installs, and
@@ -10,6 +10,7 @@ Chromium:
 from __future__ import annotations
 
 import contextlib
+import html
 import io
 import shutil
 import subprocess
@@ -18,7 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nbformat
 import numpy as np
+from nbclient import NotebookClient
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -88,6 +91,20 @@ def write_reports(folder: Path) -> dict[str, Path]:
     return reports
 
 
+def write_notebook(folder: Path) -> Path:
+    """Run the example's notebook in a kernel and return it as a page: its cells, and what each shows."""
+    notebook = nbformat.read(ROOT / "examples/notebook/first_look.ipynb", 4)  # type: ignore[no-untyped-call]
+    NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(folder)}}).execute()
+    parts = ["<meta charset=utf-8><body style='font:14px sans-serif;max-width:1100px'>"]
+    for cell in notebook.cells:
+        style = "background:#f5f5f5;padding:6px" if cell.cell_type == "code" else "white-space:pre-wrap;font:inherit"
+        parts.append(f"<pre style='{style}'>{html.escape(cell.source)}</pre>")
+        parts += [output.data["text/html"] for output in cell.get("outputs", ()) if "data" in output]
+    path = folder / "notebook.html"
+    path.write_text("".join(parts))
+    return path
+
+
 @contextlib.contextmanager
 def browsing() -> Iterator[Browser]:
     """Open a browser."""
@@ -109,13 +126,14 @@ def main() -> None:
         store = closing.enter_context(Store(folder / "home"))
         site = closing.enter_context(served(store))
         tab = closing.enter_context(browsing()).new_page(color_scheme="light")
-        wanted = "type = 'PROFILE' and artifacts.input = 'mobilenet_v2.compiled.onnx'"
+        wanted = "type = 'PROFILE' and artifacts.input = 'input_mobilenet_v2.compiled.onnx'"
         int8, float32 = (run.id for run in store.runs(wanted))
         photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)
         photograph(tab, f"{site}/runs/{int8}", "profile", 1180)
         photograph(tab, f"{site}/compare?run={float32}&run={int8}", "compare", 1120)
         photograph(tab, reports["transform"].as_uri(), "transform", 1000)
         photograph(tab, reports["verification"].as_uri(), "verification", 690)
+        photograph(tab, write_notebook(folder).as_uri(), "notebook", 2600)
 
 
 if __name__ == "__main__":

@@ -270,7 +270,7 @@ def facts_of(run: Run, document: ProfileDocument) -> dict[str, str | None]:
     model, spec = run.artifacts.get("input"), _param(run, "$device_spec")
     spec = spec if isinstance(spec, dict) else {}
     facts = {
-        "model": None if model is None else f"{model.file_name} ({model.sha256[:12]})",
+        "model": None if model is None else f"{model.title} ({model.sha256[:12]})",
         "precision": _precision(run, document),
         "runtime": _runtime(run, document),
         "execution providers": _joined(document.fact("settings", "providers")),

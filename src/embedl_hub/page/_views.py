@@ -101,7 +101,7 @@ def _model_of(visit: Visit, run: Run) -> tuple[str, str]:
 
     def look() -> tuple[str, str]:
         artifact = visit.scope.run(run.id).artifacts.get("input")
-        return ("", "") if artifact is None else (artifact.file_name, artifact.sha256)
+        return ("", "") if artifact is None else (artifact.title, artifact.sha256)
 
     return look() if run.ended_ms is None else visit.cache.keep(("model", run.id), look)
 
@@ -168,7 +168,7 @@ def _titles(runs: Sequence[Run]) -> list[str]:
     """Return what tells runs from each other: of model, precision, device and name those that are not all the same."""
     known = [
         [
-            run.artifacts["input"].file_name if "input" in run.artifacts else "",
+            run.artifacts["input"].title if "input" in run.artifacts else "",
             str(run.params["precision"].value) if "precision" in run.params else "",
             run.device or "",
             run.name,
@@ -293,4 +293,4 @@ def history_of(scope: Scope, name: str) -> History:
 def _model(scope: Scope, run: Run) -> str:
     # A page of runs comes without artifacts; a model is known by its content, not by the run's name.
     artifact = scope.run(run.id).artifacts.get("input")
-    return run.name if artifact is None else f"{artifact.file_name} ({artifact.sha256[:8]})"
+    return run.name if artifact is None else f"{artifact.title} ({artifact.sha256[:8]})"

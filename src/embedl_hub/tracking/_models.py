@@ -83,6 +83,11 @@ class LoggedArtifact:
     local_path: Path | None = field(default=None, compare=False)
     remote_paths: Mapping[str, RemotePath] = field(default_factory=dict, compare=False)
 
+    @property
+    def title(self) -> str:
+        """The file's name as its user knows it; a run keeps the model it reads as ``input_NAME``."""
+        return self.file_name.removeprefix("input_") if self.name.startswith("input") else self.file_name
+
     def to_local(self, ctx: ArtifactCarrier) -> Self:
         """Make sure the content is on this machine; bytes move only if they are not here."""
         return replace(self, local_path=ctx.bring_here(self))
