@@ -177,8 +177,10 @@ class Component:
         with client.start_run(
             self.run_type, self.name, component=type(self).__name__, provider=provider.type, device=device
         ):
-            config = None if device is None else ctx.devices[device].get_provider_config(ProviderConfig, type(self))
-            params = {**settings_of(config), **options, "$versions": tool_versions(provider.tools)}
+            params = {**options, "$versions": tool_versions(provider.tools)}
+            if device is not None:
+                config = ctx.devices[device].get_provider_config(ProviderConfig, type(self))
+                params = {**settings_of(config), **params}
             client.run.log_batch(params, tags=ctx.tags)
             with contextlib.nullcontext() if device is None else ctx.run_on(device):
                 result = provider.function(*positional, **self._accepted(provider, signature, options))
@@ -196,7 +198,8 @@ class Component:
         self, provider: Provider, signature: RunSignature, options: Mapping[str, object]
     ) -> Mapping[str, object]:
         """Return the options that a provider takes; one that it does not take must have its default."""
-        if provider.options is None:
+        # What a provider takes is checked when it is registered: as many are all of them.
+        if provider.options is None or len(provider.options) == len(options):
             return options
         refused = [
             name
