@@ -41,7 +41,8 @@ def _no_server_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ.pop(name, None)
     # Each home would measure this machine anew; the tests of predictions say where they want one.
     os.environ["EMBEDL_HUB_PREDICTION"] = "off"
-    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+    for name in ("CONFIG", "STATE"):
+        os.environ[f"XDG_{name}_HOME"] = str(tmp_path_factory.mktemp(name.lower()))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,9 @@ Never from a project or a store: those are copied, committed and mailed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import secrets
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,11 +19,21 @@ import platformdirs
 from embedl_hub.errors import ConfigError
 from embedl_hub.paths import replacing
 
-__all__ = ["KEY_VARIABLE", "URL_VARIABLE", "Server", "credentials_file", "find_server", "forget_server", "keep_server"]
+__all__ = [
+    "KEY_VARIABLE",
+    "URL_VARIABLE",
+    "Server",
+    "credentials_file",
+    "find_server",
+    "forget_server",
+    "keep_server",
+    "own_secret",
+]
 
 URL_VARIABLE = "EMBEDL_HUB_API_BASE_URL"
 KEY_VARIABLE = "EMBEDL_HUB_API_KEY"
 _KEY_START = "eh_"
+_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,26 @@ def keep_server(url: str, key: str) -> Path:
     except OSError as error:
         raise ConfigError(f"The key cannot be kept in {path}: {error}. Use {KEY_VARIABLE} instead.") from error
     return path
+
+
+@functools.cache
+def own_secret() -> bytes:
+    """Return random bytes that only this account knows; the same ones each time, where they can be kept."""
+    path = Path(platformdirs.user_config_dir("edgeproof")) / "secret"
+    fresh = secrets.token_bytes(_SECRET_BYTES)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        kept = path.read_bytes() if path.exists() else b""
+        if len(kept) != _SECRET_BYTES:
+            # A power cut may have left it short.
+            with replacing(path) as part, os.fdopen(_open_private(part), "wb") as file:
+                file.write(fresh)
+                file.flush()
+                os.fsync(file.fileno())
+            kept = path.read_bytes()
+    except OSError:
+        return fresh
+    return kept
 
 
 def _open_private(path: Path) -> int:

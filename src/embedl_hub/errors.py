@@ -2,7 +2,8 @@
 
 HubError
 ├─ ConfigError (ValueError)          a setting, a name or a value given by the user is wrong
-│  └─ UnknownDeviceError (KeyError)  the context has no device of that name
+│  ├─ UnknownDeviceError (KeyError)  the context has no device of that name
+│  └─ UntrustedError                 a folder that was found may be somebody else's
 ├─ DeviceError                       something between us and a board
 │  ├─ ConnectError                   no connection: host, key, network
 │  ├─ CommandError                   a command ended with a code, a signal or its time limit
@@ -43,6 +44,7 @@ __all__ = [
     "TrackingError",
     "TransferError",
     "UnknownDeviceError",
+    "UntrustedError",
     "WorkerLostError",
     "quoted_list",
 ]
@@ -68,6 +70,10 @@ class UnknownDeviceError(ConfigError, KeyError):
 
     # KeyError shows its argument's repr; ours is a sentence.
     __str__ = Exception.__str__
+
+
+class UntrustedError(ConfigError):
+    """A home that was found, not named, may be somebody else's: ``embedl-hub trust`` says that it is not."""
 
 
 class DeviceError(HubError):

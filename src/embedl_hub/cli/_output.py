@@ -71,7 +71,7 @@ def open_store(home: Path | None) -> Store:
     """Return the store to look at, not yet open; one that is not there is an error, not a new store."""
     from embedl_hub.tracking import Store, find_home  # noqa: PLC0415 - not every command needs one
 
-    folder = find_home(home)
+    folder = find_home(home, uses_devices=False)
     if not (folder / "runs").is_dir():
         raise ConfigError(f"There is no store at {folder} yet. Run something first, or name one with --home.")
     return Store(folder)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_hub import trust
 from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.tracking import find_home
 
@@ -37,7 +38,7 @@ def read_settings(home: Path) -> dict[str, str]:
 
 def project_in_use(home: Path | None, given: str | None) -> str:
     """Return the project to record under: the one given, else the home's, else ``default``."""
-    return given or read_settings(find_home(home)).get("project") or DEFAULT_PROJECT
+    return given or read_settings(find_home(home, uses_devices=False)).get("project") or DEFAULT_PROJECT
 
 
 def put_table(path: Path, group: str, name: str, values: Mapping[str, object]) -> None:
@@ -67,9 +68,13 @@ def change_toml(path: Path, change: Callable[[tomlkit.TOMLDocument], Any]) -> No
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
         change(document)
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_trusted = path.name == trust.DEVICES_FILE and trust.is_trusted(path.parent)
         part = path.with_name(f".{path.name}.{os.getpid()}")
         part.write_text(tomlkit.dumps(document), encoding="utf-8")
         part.replace(path)
+        if is_trusted:
+            # What the user changes by our commands needs no second word.
+            trust.trust(path.parent)
     except TOMLKitError as error:
         raise ConfigError(f"{path} cannot be changed: {error}.") from error
     except OSError as error:

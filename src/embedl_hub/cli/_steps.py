@@ -120,7 +120,7 @@ def open_context(
     extra: Sequence[Device] = (),
 ) -> Iterator[HubContext]:
     """Yield a context with the home's devices and further ones; their connections end with it."""
-    folder = find_home(home)
+    folder = find_home(home, uses_devices=not here)
     devices = [] if here else load_devices(folder / DEVICES_FILE)
     # One of the user's own goes before one of ours of the same name.
     devices += [device for device in extra if device.name not in {own.name for own in devices}]
@@ -153,7 +153,7 @@ def chosen_device(home: Path | None, device: str | None, *, here: bool) -> str |
     """Return the device given, else the one in use; None for --here, or when the first compatible one is meant."""
     if here and device:
         raise click.UsageError("--device and --here contradict each other.")
-    return None if here else device or read_settings(find_home(home)).get("device")
+    return None if here else device or read_settings(find_home(home, uses_devices=False)).get("device")
 
 
 def _run_step(component: type[Component], model: str, values: dict[str, object], settings: _StepSettings) -> None:

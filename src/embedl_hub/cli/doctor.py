@@ -21,7 +21,7 @@ from embedl_hub.core.component import load_provider, provider_types
 from embedl_hub.core.device import DEVICES_FILE, CheckResult, device_kind_names, find_device_kind, load_devices
 from embedl_hub.core.toolchain import toolchains
 from embedl_hub.credentials import find_server
-from embedl_hub.errors import ConfigError, HubError, quoted_list
+from embedl_hub.errors import ConfigError, HubError, UntrustedError, quoted_list
 from embedl_hub.tracking import Store, find_home
 
 _DISTRIBUTION = "edgeproof-hub"
@@ -40,11 +40,11 @@ def command(devices: bool, install: str | None, home: Path | None, as_json: bool
     """
     if install is not None:
         _install(install)
-    folder = find_home(home)
+    folder = find_home(home, uses_devices=False)
     results = [
         CheckResult("python", is_ok=True, message=f"{platform.python_version()} ({sys.executable})"),
         CheckResult(_DISTRIBUTION, is_ok=True, message=importlib.metadata.version(_DISTRIBUTION)),
-        *(_store(folder), _ssh(), _server(), _device_file(folder)),
+        *(_store(folder), _ssh(), _server(), _device_file(home)),
         *_extras(),
         *_kinds(),
     ]
@@ -74,12 +74,16 @@ def _server() -> CheckResult:
     return CheckResult("server", is_ok=True, message=f"{server.url} takes the key")
 
 
-def _device_file(home: Path) -> CheckResult:
+def _device_file(home: Path | None) -> CheckResult:
     """Read the devices, since every step does."""
+    folder = find_home(home, uses_devices=False)
     try:
-        devices = load_devices(home / DEVICES_FILE)
+        find_home(home)
+        devices = load_devices(folder / DEVICES_FILE)
+    except UntrustedError as error:
+        return CheckResult("devices", is_ok=False, message=str(error), advice=f"embedl-hub trust {folder}")
     except HubError as error:
-        return CheckResult("devices", is_ok=False, message=str(error), advice=f"Mend {home / DEVICES_FILE}.")
+        return CheckResult("devices", is_ok=False, message=str(error), advice=f"Mend {folder / DEVICES_FILE}.")
     return CheckResult("devices", is_ok=True, message=quoted_list(device.name for device in devices))
 
 

@@ -77,5 +77,5 @@ def stop(home: Path | None) -> None:
     """End this home's node, and no other Ray of this host."""
     from embedl_hub.fleet import stop_node  # noqa: PLC0415 - loads numpy
 
-    folder = find_home(home)
+    folder = find_home(home, uses_devices=False)
     click.echo(f"The node of {folder} has ended." if stop_node(folder) else f"No node of {folder} is running.")

@@ -9,11 +9,10 @@ import click
 from embedl_hub.cli._output import PATH, json_option, report
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.errors import ConfigError
-from embedl_hub.tracking import check_name
+from embedl_hub.tracking import PROJECT_FOLDER, check_name
 
-_FOLDER = ".embedl"
 # Devices and settings are worth sharing; runs are data.
-_IGNORED = "blobs/\nboards/\nruns/\nhub.db*\nlock\ndamaged-*\n"
+_IGNORED = "blobs/\nboards/\nkernel_costs/\noutbox/\nruns/\nhub.db*\nlock\ndamaged-*\n"
 
 
 @click.command()
@@ -28,7 +27,7 @@ def command(project: str | None, folder: Path, as_json: bool) -> None:
     folder = folder.absolute()
     if not folder.is_dir():
         raise ConfigError(f"There is no folder {folder}.")
-    home = folder / _FOLDER
+    home = folder / PROJECT_FOLDER
     name = project or read_settings(home).get("project") or folder.name or "default"
     check_name("project name", name)
     is_new = not home.is_dir()

@@ -19,7 +19,7 @@ def command(home: Path | None) -> None:
     Use it after copying run folders in from elsewhere, or when the database is damaged (the damaged file is
     kept beside the new one). Runs whose process died are marked.
     """
-    folder = find_home(home)
+    folder = find_home(home, uses_devices=False)
     if not folder.is_dir():
         raise ConfigError(f"There is no store at {folder}. Name one with --home or EMBEDL_HUB_HOME.")
     click.echo(f"Runs indexed in {folder}: {reindex(folder)}")

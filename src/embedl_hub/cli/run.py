@@ -175,7 +175,7 @@ def _show_modules(modules: ModuleTimes) -> None:
 @json_option
 def start(run_type: str, name: str | None, project: str | None, home: Path | None, as_json: bool) -> None:
     """Start a run that a script logs to with `log`, and print its id; end it with `run finish`."""
-    with Store(find_home(home)) as store:
+    with Store(find_home(home, uses_devices=False)) as store:
         client = Client(project_in_use(home, project), store, uplink=open_uplink(store))
         run_id = client.start_detached(run_type.upper(), name)
         client.close()
@@ -264,7 +264,7 @@ def import_(file: Path, home: Path | None, as_json: bool) -> None:
     """Take the runs of a bundle into this store; those that are here already stay as they are."""
     from embedl_hub.tracking import import_bundle  # noqa: PLC0415 - only here
 
-    with Store(find_home(home)) as store:
+    with Store(find_home(home, uses_devices=False)) as store:
         imported = import_bundle(store, file)
     facts = {"runs": imported.runs, "known_already": imported.known_already}
     text = f"{len(imported.runs)} runs imported, {len(imported.known_already)} already present."

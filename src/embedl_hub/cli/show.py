@@ -21,7 +21,7 @@ from embedl_hub.tracking import find_home
 @json_option
 def command(home: Path | None, as_json: bool) -> None:
     """Show what is in use here: home, project, devices, server, versions."""
-    folder = find_home(home)
+    folder = find_home(home, uses_devices=False)
     settings = read_settings(folder)
     server = find_server()
     project, device = settings.get("project", DEFAULT_PROJECT), settings.get("device")

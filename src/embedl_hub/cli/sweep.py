@@ -111,7 +111,7 @@ def _where(sweep: Sweep, home: Path | None) -> Sweep:
     """Return the sweep with its devices named: the one in use, or this machine, where it names none."""
     if sweep.devices:
         return sweep
-    chosen = read_settings(find_home(home)).get("device", HERE)
+    chosen = read_settings(find_home(home, uses_devices=False)).get("device", HERE)
     return replace(sweep, devices=DeviceSelection((chosen,)))
 
 

@@ -27,8 +27,14 @@ def command(home: Path | None, everything: bool, as_json: bool) -> None:
             raise ConfigError("No server is known. Name one: embedl-hub auth URL, or set EMBEDL_HUB_API_BASE_URL.")
         runs = [run_id for run_id, _ in store.manifests()] if everything else []
         sent = uplink.send_all(also=runs)
-    facts = {"sent": sent.runs, "waiting": sent.waiting, "refused": sent.refused}
+    facts = {"sent": sent.runs, "waiting": sent.waiting, "refused": sent.refused, "elsewhere": sent.elsewhere}
     report(facts, f"Runs sent: {sent.runs}. Still to be sent: {sent.waiting}.", as_json=as_json)
+    if sent.elsewhere and not everything and not as_json:
+        click.echo(
+            f"{sent.elsewhere} more wait for another server, or were marked by another account; if they are yours: "
+            "embedl-hub sync --all",
+            err=True,
+        )
     if sent.refused:
         reasons = "\n".join(f"{run_id}: {reason}" for run_id, reason in sent.refused.items())
         raise TrackingError(f"The server does not take {len(sent.refused)} runs:\n{reasons}")

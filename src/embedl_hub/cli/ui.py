@@ -27,7 +27,7 @@ def command(port: int, no_browser: bool, write: bool, home: Path | None) -> None
     """Show runs, profiles, comparisons and devices in the browser; only from this machine, and read-only."""
     from embedl_hub import page  # noqa: PLC0415 - after the options are known to be right
 
-    folder = find_home(home)
+    folder = find_home(home, uses_devices=False)
     with Store(folder) as store:
         application = page.app(lambda: store, read_only=not write, hosts=_HOSTS)
         import uvicorn  # noqa: PLC0415 - page.app says what to install when it is missing

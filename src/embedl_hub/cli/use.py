@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @json_option
 def command(project: str | None, device: str | None, home: Path | None, as_json: bool) -> None:
     """Choose the project and device that commands take when none is given."""
-    folder = find_home(home)
+    folder = find_home(home, uses_devices=False)
     if project is not None:
         check_name("project name", project)
     if device:

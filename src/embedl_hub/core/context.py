@@ -86,7 +86,8 @@ class HubContext:
         if not isinstance(wait_s, int | float) or wait_s < 0:
             raise ConfigError(f"lease_wait_s is {wait_s!r}; it must be a number of seconds.")
         self.project_name = project_name
-        self.home: Path | None = find_home(home) if tracking else None
+        self._named_home = home
+        self.home: Path | None = find_home(home, uses_devices=False) if tracking else None
         self._durable = durable
         self._keep_remote = keep_remote
         self.lease_wait_s = lease_wait_s
@@ -158,6 +159,11 @@ class HubContext:
     def artifact_dir(self) -> Path:
         """This thread's run's own folder on this machine, for whatever it writes."""
         return self.client.run.artifact_dir
+
+    def check_home_devices(self) -> None:
+        """Raise UntrustedError if the home was found, not named, and its devices are not trusted; see ``trust``."""
+        if self.home is not None:
+            find_home(self._named_home)
 
     def bring_here(self, artifact: LoggedArtifact) -> Path:
         """Return a path on this machine that holds an artifact; ``artifact.to_local(ctx)`` uses it."""

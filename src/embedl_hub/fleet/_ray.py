@@ -72,6 +72,8 @@ class Ray:
         devices = list(dict.fromkeys(device for target in targets for device in target.devices))
         address = self.address or os.environ.get("RAY_ADDRESS") or node_address(store.home)
         path = store.home / DEVICES_FILE
+        if address is None:
+            ctx.check_home_devices()
         known = read_devices(path) if address is None else {}
         if address is None and (missing := set(devices) - {*known, HERE}):
             raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import importlib
 import json
 import os
@@ -14,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import platformdirs
 
 from embedl_hub.core.device import DEVICES_FILE, read_devices
 from embedl_hub.errors import ConfigError, ConnectError, WorkerLostError
@@ -135,7 +138,6 @@ def lost_workers(device: str | None) -> Iterator[None]:
 
 
 _PORT = 6379
-_NODE_FILE = "fleet-node"
 _ENVIRONMENT_VARIABLE = "EMBEDL_HUB_HOME"
 
 
@@ -189,7 +191,9 @@ def plan_node(
 def become_node(plan: NodePlan) -> None:
     """Turn this process into the node; it ends with Ctrl-C, SIGTERM or :func:`stop_node`."""
     plan.home.mkdir(parents=True, exist_ok=True)
-    note = os.open(plan.home / _NODE_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    path = _note_path(plan.home)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    note = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -223,10 +227,20 @@ def node_address(home: Path) -> str | None:
     return None if note is None else note.split()[1]
 
 
+def _note_path(home: Path) -> Path:
+    """Return where the node of a home writes down what it is.
+
+    In the user's own folder: a note in the home could come with a stranger's files, and it says which process to end
+    and which cluster to join.
+    """
+    name = hashlib.sha256(os.fsencode(home.resolve())).hexdigest()[:16]
+    return Path(platformdirs.user_state_dir("edgeproof")) / "nodes" / name
+
+
 def _note(home: Path) -> str | None:
     """Return what this home's node wrote down, if it is alive."""
     try:
-        note = os.open(home / _NODE_FILE, os.O_RDONLY)
+        note = os.open(_note_path(home), os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     try:

@@ -19,6 +19,7 @@ from embedl_hub.tracking._models import (
 from embedl_hub.tracking._receive import Arrived, Receiver
 from embedl_hub.tracking._sql.find import Page
 from embedl_hub.tracking._store import (
+    PROJECT_FOLDER,
     Collected,
     DeviceSummary,
     Lineage,
@@ -28,11 +29,13 @@ from embedl_hub.tracking._store import (
     collect,
     find_home,
     reindex,
+    search_home,
 )
 from embedl_hub.tracking._uplink import Sent, Uplink, open_uplink
 from embedl_hub.tracking._values import Redactor, check_file_name, check_name, plain_value, project_id
 
 __all__ = [
+    "PROJECT_FOLDER",
     "SAME_AS",
     "ActiveRun",
     "Arrived",
@@ -74,6 +77,7 @@ __all__ = [
     "plain_value",
     "project_id",
     "reindex",
+    "search_home",
     "walk_files",
     "write_table",
 ]

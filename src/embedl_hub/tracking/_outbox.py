@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import hmac
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from embedl_hub.credentials import own_secret
 from embedl_hub.tracking import _journal
 
 if TYPE_CHECKING:
@@ -125,7 +127,13 @@ class Outbox:
 
     def __init__(self, store: Store, url: str) -> None:
         self._store = store
-        self._folder = store.home / "outbox" / hashlib.sha256(url.encode()).hexdigest()[:16]
+        # Nobody else can name the folder: an outbox that came with a stranger's files is not sent.
+        name = hmac.new(own_secret(), url.encode(), hashlib.sha256).hexdigest()[:16]
+        self._folder = store.home / "outbox" / name
+
+    def elsewhere(self) -> int:
+        """Return how many runs wait in this home for another server, or were put there by another account."""
+        return sum(not path.suffix and path.parent != self._folder for path in self._folder.parent.glob("*/*"))
 
     def run_ids(self) -> list[str]:
         """Return the runs that are to be sent, oldest first."""

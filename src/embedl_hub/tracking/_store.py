@@ -18,6 +18,7 @@ from typing import Self
 
 import platformdirs
 
+from embedl_hub import trust
 from embedl_hub.errors import StoreUnusableError, TrackingError
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
@@ -491,15 +492,30 @@ def _end_of_dead_run(manifest: Path) -> _journal.Record:
     }
 
 
-def find_home(explicit: str | os.PathLike[str] | None = None) -> Path:
-    """Return the store's folder; nothing is created."""
+def find_home(explicit: str | os.PathLike[str] | None = None, *, uses_devices: bool = True) -> Path:
+    """Return the store's folder; nothing is created.
+
+    A folder that is found, not named, must be the user's own; its devices must be trusted by ``embedl-hub trust``.
+
+    Args:
+        explicit: The folder, if it is named.
+        uses_devices: False for work that leaves the home's devices alone.
+    """
     if (given := explicit if explicit is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None) is not None:
         return Path(given).expanduser().absolute()
+    home = search_home()
+    if home is None:
+        return Path(platformdirs.user_data_dir("edgeproof"))
+    trust.check_place(home)
+    if uses_devices:
+        trust.check_devices(home)
+    return home
+
+
+def search_home() -> Path | None:
+    """Return the nearest ``.embedl`` of this folder and those above it, trusted or not."""
     here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / PROJECT_FOLDER).is_dir():
-            return folder / PROJECT_FOLDER
-    return Path(platformdirs.user_data_dir("edgeproof"))
+    return next((home for folder in (here, *here.parents) if (home := folder / PROJECT_FOLDER).is_dir()), None)
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,12 @@ _MOST_TRIES = 50
 
 @dataclass(frozen=True)
 class Sent:
-    """How many runs the server has now whole, how many still wait, and those it will not take, with the reasons."""
+    """What became of the runs of a home that a server is to get."""
 
-    runs: int
-    waiting: int
-    refused: dict[str, str]
+    runs: int  # the server has them now whole
+    waiting: int  # they still have to be sent
+    refused: dict[str, str]  # those that it will not take, with the reasons
+    elsewhere: int  # they wait for another server, or another account put them there
 
 
 class _Outcome(Enum):
@@ -178,6 +179,10 @@ class Uplink(_fork.ForkAware):
         refused = self._outbox.refusals()
         left = sum(run_id not in refused for run_id in self._outbox.waiting())
         left += len(self._held) if self._thread.is_alive() else 0
+        if others := self._outbox.elsewhere():
+            _LOG.info(
+                "%d runs in %s wait for another server or account: embedl-hub sync --all", others, self._store.home
+            )
         self._thread = None
         self._sender.wire.close()
         if left:
@@ -202,7 +207,7 @@ class Uplink(_fork.ForkAware):
                     sent += self._send(mark) is _Outcome.SENT
         finally:
             self._sender.wire.close()
-        return Sent(sent, len(self._outbox.waiting()), self._outbox.refusals())
+        return Sent(sent, len(self._outbox.waiting()), self._outbox.refusals(), self._outbox.elsewhere())
 
     def _send(self, mark: Mark) -> _Outcome:
         """Send what there is of a run; one that the server will not take is put aside with the reason."""

@@ -26,6 +26,7 @@ def lab(tmp_path: Path) -> Path:
     )
     away = "[devices.away]\ntype = 'embedl_onnxruntime'\nssh = { host = '127.0.0.1', port = 9 }\n"
     (tmp_path / ".embedl" / "devices.toml").write_text(f"# our lab\n{tables}{away}")
+    answer("trust", cwd=tmp_path)
     return tmp_path
 
 
@@ -65,6 +66,7 @@ def test_health_goes_on(lab: Path, new_server: Callable[..., SSHServer]) -> None
     ssh += f"config_file = '{server.client_config}' }}"
     table = f"type = 'embedl_onnxruntime'\nssh = {ssh}\nlease_dir = ''\nconfig = {{ python_path = '{sys.executable}' }}"
     (lab / ".embedl" / "devices.toml").write_text(f"[devices.pi]\n{table}\n")
+    answer("trust", cwd=lab)
     words = [sys.executable, "-m", "embedl_hub", "device", "health", "--every", "0.3s", "--json"]
     with subprocess.Popen(words, cwd=lab, stdout=subprocess.PIPE, text=True) as watching:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
@@ -97,6 +98,25 @@ def test_a_run_goes_over_while_it_is_logged(new_server: Callable[..., HubServer]
     assert run["params"] == [{"name": "precision", "value": "int8"}]
     assert len(run["metrics"]) == 21
     assert {artifact["name"]: artifact["isFolder"] for artifact in run["artifacts"]} == {"data": True, "path": False}
+
+
+def test_a_planted_outbox_is_not_sent(new_server: Callable[..., HubServer], tmp_path: Path) -> None:
+    """Runs that came with a folder, marked for sending, do not go out with the user's key; the user's own do."""
+    server, home = new_server(), tmp_path / "home"
+    with Store(home) as store:
+        client = Client(PROJECT, store)
+        planted = log_something(client, tmp_path)
+        client.close()
+    for name in ("0" * 16, hashlib.sha256(server.url.encode()).hexdigest()[:16]):
+        (home / "outbox" / name).mkdir(parents=True)
+        (home / "outbox" / name / planted).touch()
+    with client_of(home, server.server()) as client:
+        own = log_something(client, tmp_path)
+    assert ids_served(server) == [own]
+    with Store(home) as store:
+        sent = Uplink(store, server.server()).send_all()
+    assert (sent.runs, sent.elsewhere) == (0, 2)
+    assert ids_served(server) == [own]
 
 
 def test_values_are_there_before_the_run_ends(new_server: Callable[..., HubServer], tmp_path: Path) -> None:

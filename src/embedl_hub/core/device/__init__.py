@@ -5,7 +5,6 @@ from typing import Any
 from embedl_hub.core.device._board import BOARD_LABEL, Board, recall_spec, remember_spec
 from embedl_hub.core.device._device import Device, DeviceSpec, MeasuringConfig, ProviderConfig, check_args, settings_of
 from embedl_hub.core.device._devices_file import (
-    DEVICES_FILE,
     Pool,
     load_devices,
     load_pools,
@@ -35,6 +34,7 @@ from embedl_hub.core.device._runner import AnyPath, CommandResult, CommandRunner
 from embedl_hub.core.device._ssh import SSHCommandRunner
 from embedl_hub.core.device._ssh_config import SSHConfig
 from embedl_hub.core.faces import lazy_face, local_config
+from embedl_hub.trust import DEVICES_FILE
 
 __all__ = [
     "ANY_RUNNER",

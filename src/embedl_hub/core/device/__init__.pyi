@@ -10,7 +10,6 @@ from embedl_hub.core.device._device import MeasuringConfig as MeasuringConfig
 from embedl_hub.core.device._device import ProviderConfig as ProviderConfig
 from embedl_hub.core.device._device import check_args as check_args
 from embedl_hub.core.device._device import settings_of as settings_of
-from embedl_hub.core.device._devices_file import DEVICES_FILE as DEVICES_FILE
 from embedl_hub.core.device._devices_file import Pool as Pool
 from embedl_hub.core.device._devices_file import load_devices as load_devices
 from embedl_hub.core.device._devices_file import load_pools as load_pools
@@ -42,6 +41,7 @@ from embedl_hub.core.device._runner import Lease as Lease
 from embedl_hub.core.device._runner import LeasingRunner as LeasingRunner
 from embedl_hub.core.device._ssh import SSHCommandRunner as SSHCommandRunner
 from embedl_hub.core.device._ssh_config import SSHConfig as SSHConfig
+from embedl_hub.trust import DEVICES_FILE as DEVICES_FILE
 from embedl_hub.clouds.aws.config import AWSConfig as AWSConfig
 from embedl_hub.toolchains.tflite.config import EmbedlLiteRTConfig as EmbedlLiteRTConfig
 from embedl_hub.toolchains.onnxruntime.config import EmbedlONNXRuntimeConfig as EmbedlONNXRuntimeConfig

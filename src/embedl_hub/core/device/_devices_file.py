@@ -27,7 +27,6 @@ from embedl_hub.errors import ConfigError, UnknownDeviceError, quoted_list
 if TYPE_CHECKING:
     from embedl_hub.core.device._runner import CommandRunner
 
-DEVICES_FILE = "devices.toml"
 _TABLES = ("devices", "pools")
 _KEYS = ("type", "runner", "spec", "config", "artifact_root", "store_cap_bytes", "lease_dir")
 _SECRET = re.compile(r"pass(word|phrase)|secret|token|api_?key", re.IGNORECASE)
