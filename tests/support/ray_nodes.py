@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -16,6 +17,8 @@ from support.processes import wait_until
 _START_LIMIT_S = 90.0
 _STARTS = 4
 TESTS = Path(__file__).parent.parent
+# One token for the nodes and for the processes that join them; nodes refuse to start without.
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 class RayNode:

@@ -1,9 +1,12 @@
 """Calibration data in shards, each on whoever is free; the sum is the single pass, to the last bit."""
 
+import importlib
 import io
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -144,6 +147,16 @@ def over_ray(address: str | None = None, *, cpus: float = 1.0) -> Spread:
 def _join(ray: Any, address: str | None) -> None:
     # Nothing is reported to Ray's makers, and its advice about its own future is no warning of ours.
     os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0")
+    has_token = "RAY_AUTH_TOKEN" in os.environ or (Path.home() / ".ray" / "auth_token").is_file()
+    if address is None and not has_token:
+        # Whoever reaches a Ray runs programs in it: this one takes only those who know its token.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if address is None or has_token:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    # Ray read the variables when it was imported.
+    raylet: Any = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
     alone = {} if address is not None else {"include_dashboard": False}
     ray.init(address=address or "local", log_to_driver=False, logging_level="error", **alone)
 

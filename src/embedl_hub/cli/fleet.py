@@ -22,15 +22,16 @@ def command() -> None:
 @click.option("--ip", help="This host's address in the cluster's network, where it has several.")
 @click.option("--cpus", type=click.IntRange(0), help="Processors for work without a board; all if not given.")
 @click.option("--temp-dir", type=click.Path(path_type=Path), help="Where Ray keeps its logs and sockets.")
+@click.option("--insecure", is_flag=True, help="Without a token: whoever reaches the ports runs programs on the hosts.")
 @home_option
 def node(
     head: bool, address: str | None, port: int | None, ip: str | None, cpus: int | None, temp_dir: Path | None,
-    home: Path | None,
+    insecure: bool, home: Path | None,
 ) -> None:  # fmt: skip
     """Offer the devices of this home to a cluster, until Ctrl-C or ``fleet stop``.
 
-    Anyone who reaches the cluster's ports can run programs on its hosts: keep it in a network of your own, and set
-    RAY_AUTH_MODE=token with one token on all hosts.
+    Whoever has the cluster's token can run programs on its hosts. Make one with ``ray get-auth-token --generate`` and
+    copy it to all hosts. What goes over the wire is not encrypted: keep the cluster in a network of your own.
     """
     from embedl_hub.fleet import become_node, plan_node  # noqa: PLC0415 - loads numpy
 
@@ -38,7 +39,9 @@ def node(
         raise click.UsageError("Give either --head, or --address HOST:PORT of the head to join.")
     if address is not None and port is not None:
         raise click.UsageError("--port is the head's; a host that joins has none.")
-    plan = plan_node(find_home(home), address=address, port=port, ip=ip, cpus=cpus, temporary=temp_dir)
+    plan = plan_node(
+        find_home(home), address=address, port=port, ip=ip, cpus=cpus, temporary=temp_dir, insecure=insecure
+    )
     boards = ", ".join(plan.devices) or "no boards: only processors"
     click.echo(f"Offering {boards}, as {plan.home / 'devices.toml'} says they are reached.")
     click.echo(f"Starting: {' '.join(plan.argv)}")

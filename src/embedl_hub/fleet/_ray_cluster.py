@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -31,6 +32,11 @@ QUIET = {
     # Ray would install what it thinks a job needs.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }
+
+
+_SILENT: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+_STARTS = 3
+_MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 
 
 @dataclass(frozen=True)
@@ -67,29 +73,93 @@ def resources_of(devices: Iterable[str]) -> dict[str, float]:
 def connected(address: str | None, devices: Iterable[str] = ()) -> Iterator[None]:
     """Belong to a cluster for the length of a block; a process that does already stays in its own.
 
-    Without an address a Ray is started on this machine alone, which reaches these boards.
+    Without an address a Ray is started on this machine alone, which reaches these boards. Whoever reaches a Ray runs
+    programs in it: this one listens on the loopback interface and takes only those who know this process's token.
     """
     ray = need_ray()
     if ray.is_initialized():
         yield
         return
     os.environ.update(QUIET)
-    settings: dict[str, object] = {"address": address, "log_to_driver": False, "logging_level": "error"}
-    if address is None:
-        settings |= {"address": "local", "include_dashboard": False, "resources": resources_of(devices)}
+    with _set(_authentication(alone=address is None)):
+        _reread_authentication()
+        try:
+            if address is None:
+                _start_alone(ray, devices)
+            else:
+                ray.init(address=address, **_SILENT)
+        except Exception as error:
+            # Ray raises exceptions of its own, RuntimeErrors and plain Exceptions here.
+            reason = first_line(str(error)) or type(error).__name__
+            if address is None:
+                raise ConnectError(f"Ray could not be started on this machine: {reason}") from error
+            raise ConnectError(
+                f"This process could not join the Ray cluster at {address}: {reason}. This host must belong to it, "
+                "with boards or without (embedl-hub fleet node --address HOST:PORT), and have its token."
+            ) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _start_alone(ray: Any, devices: Iterable[str]) -> None:  # noqa: ANN401 - a module
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    # Ray takes 127.0.0.1 for a slip and listens on all interfaces instead, except where it knows no clusters.
+    knows_clusters = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    settings = {"include_dashboard": False, "resources": resources_of(devices), **_SILENT}
     try:
-        ray.init(**settings)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        if address is None:
-            raise ConnectError(f"Ray could not be started on this machine: {error}") from error
-        raise ConnectError(
-            f"This process could not join the Ray cluster at {address}: {error}. This host must belong to it, with "
-            "boards or without: embedl-hub fleet node --address HOST:PORT."
-        ) from error
+        for left in reversed(range(_STARTS)):
+            try:
+                ray.init(address="local", _node_ip_address="127.0.0.1", **settings)
+            except Exception as error:
+                # It gives its own processes 30 s, which a busy machine may take.
+                if not left or "timed out during startup" not in str(error):
+                    raise
+                ray.shutdown()
+            else:
+                return
+    finally:
+        constants.ENABLE_RAY_CLUSTER = knows_clusters
+
+
+def _reread_authentication() -> None:
+    """Have Ray read the variables again: it did so when it was imported."""
+    raylet: Any = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextlib.contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for the length of a block."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        ray.shutdown()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _authentication(*, alone: bool) -> dict[str, str]:
+    """Return what Ray is told of tokens: the user's own if there is one, for a Ray of ours one that we make."""
+    if _MODE in os.environ:
+        return {}
+    if has_token():
+        return {_MODE: "token"}
+    return {_MODE: "token", _TOKEN: secrets.token_hex(32)} if alone else {}
+
+
+def has_token() -> bool:
+    """Whether there is a token for Ray where Ray looks for one."""
+    named = os.environ.get(_TOKEN_PATH)
+    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    return bool(os.environ.get(_TOKEN)) or path.is_file()
 
 
 def cluster_hosts(address: str = "auto") -> list[Host]:
@@ -160,6 +230,7 @@ def plan_node(
     ip: str | None = None,
     cpus: int | None = None,
     temporary: Path | None = None,
+    insecure: bool = False,
 ) -> NodePlan:
     """Say how this host joins a cluster.
 
@@ -170,8 +241,16 @@ def plan_node(
         ip: This host's address in the cluster's network, where it has several.
         cpus: Processors to offer to work without a board; all of them when not given.
         temporary: Where Ray keeps its logs and sockets; its own choice when not given.
+        insecure: Also without a token, so that whoever reaches the cluster's ports runs programs on its hosts.
     """
     need_ray()
+    secured = _authentication(alone=False)
+    if not insecure and {**os.environ, **secured}.get(_MODE) != "token":
+        raise ConfigError(
+            "A Ray cluster without a token runs the programs of everyone who reaches its ports. Make a token and copy "
+            f"it to every host: ray get-auth-token --generate (or {_TOKEN}, {_TOKEN_PATH}). In a network where "
+            "everyone may do that: --insecure."
+        )
     devices = tuple(read_devices(home / DEVICES_FILE))
     role = [f"--address={address}"]
     if address is None:
@@ -185,7 +264,7 @@ def plan_node(
         # Free ports: Ray's own range would clash with that of another Ray on this host, which ends a process at random.
         "--min-worker-port=0", "--max-worker-port=0", "--disable-usage-stats", "--block",
     )  # fmt: skip
-    return NodePlan(home, devices, address, argv, {_ENVIRONMENT_VARIABLE: str(home), **QUIET})
+    return NodePlan(home, devices, address, argv, {_ENVIRONMENT_VARIABLE: str(home), **QUIET, **secured})
 
 
 def become_node(plan: NodePlan) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support.debian import require
 from support.fleet import model_files, plain_device, plain_sweep
 from support.fleet_boards import take_lease, write_devices
-from support.processes import wait_until
+from support.processes import descendants, wait_until
 from support.ray_nodes import TESTS, RayNode
 from support.sshd import SSHServer
 
@@ -35,6 +37,7 @@ from embedl_hub.fleet import (
     Target,
     Workers,
     find_sweep,
+    plan_node,
     plan_sweep,
     run_sweep,
 )
@@ -390,6 +393,7 @@ def lost(workers: Workers, target: Target, folder: Path) -> str:
 ALONE = """
 import sys
 from pathlib import Path
+from support.debian import require
 from support.fleet import model_files, plain_sweep
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import load_devices
@@ -410,6 +414,73 @@ def test_a_ray_on_this_machine_alone(tmp_path: Path, new_server: Callable[..., S
     environment.pop("RAY_ADDRESS", None)
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=180)
     assert done.stdout.strip() == str(["done"] * 4), done.stderr[-3000:]
+
+
+IN_A_RAY_ALONE = """
+import sys
+from embedl_hub.fleet._ray_cluster import connected
+import ray
+with connected(None):
+    print(ray.get_runtime_context().gcs_address, ray.get(ray.remote(lambda: 6 * 7).remote()), flush=True)
+    sys.stdin.read()
+"""
+FOREIGN = """
+import ray, sys
+ray.init(address=sys.argv[1], logging_level="error")
+print("ran", ray.get(ray.remote(lambda: 6 * 7).remote()))
+"""
+
+
+def listening(pid: int) -> list[str]:
+    """Return the addresses that a process and those below it listen on for TCP, as ss prints them."""
+    pids = {pid, *descendants(pid)}
+    shown = subprocess.run([require("ss", "iproute2"), "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    lines = [line for line in shown.splitlines() if pids & {int(each) for each in re.findall(r"pid=(\d+)", line)}]
+    return [line.split()[3].rpartition(":")[0].removeprefix("[::ffff:").strip("[]") for line in lines]
+
+
+@pytest.mark.slow
+def test_a_ray_on_this_machine_alone_is_closed(tmp_path: Path) -> None:
+    """It listens on loopback only, and another account's driver, which has no token, runs nothing there."""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = {**bare, "HOME": str(tmp_path)}
+    argv = [sys.executable, "-c", IN_A_RAY_ALONE]
+    with subprocess.Popen(
+        argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as alone:
+        try:
+            assert alone.stdout is not None
+            address, answer = alone.stdout.readline().split()
+            assert answer == "42"
+            places = listening(alone.pid)
+            assert len(places) > 3
+            assert set(places) == {"127.0.0.1"}
+            driver = [sys.executable, "-c", FOREIGN, address]
+            # Ray would look for a head at this machine's address in the network, where this one does not listen.
+            environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+            foreign = subprocess.run(driver, env=environment, capture_output=True, text=True, check=False, timeout=180)
+            assert "ran" not in foreign.stdout
+            assert "InvalidAuthToken" in foreign.stderr
+            alone.communicate(timeout=60)
+        finally:
+            alone.kill()
+
+
+def test_a_node_needs_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one it is started only by those who say that they want that; one that is found is used."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for head in (None, "desk:6379"):
+        with pytest.raises(ConfigError, match="ray get-auth-token --generate"):
+            plan_node(tmp_path / "home", address=head)
+    assert "RAY_AUTH_MODE" not in plan_node(tmp_path / "home", insecure=True).environment
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
+    assert plan_node(tmp_path / "home").environment["RAY_AUTH_MODE"] == "token"
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(ConfigError, match="--insecure"):
+        plan_node(tmp_path / "home")
 
 
 def test_a_device_that_is_not_written_down_is_refused(tmp_path: Path) -> None:
