@@ -174,7 +174,12 @@ class Store:
                 # A run folder that somebody deleted leaves only the row; it still needs an end.
                 recovered[run_id] = records or [{**_end_of_dead_run(self.manifest(run_id)), "seq": _AFTER_ALL}]
         if recovered:
-            self.apply(recovered)
+            with self._transaction() as connection:
+                for run_id, records in recovered.items():
+                    if rows.applied(connection, run_id) > records[-1]["seq"]:
+                        # A power cut took lines of the manifest that the index has: the manifest is the record.
+                        rows.remove_run(connection, run_id)
+                    rows.apply_to_run(connection, self.manifest(run_id), records)
         return sorted(recovered)
 
     def reindex(self) -> int:

@@ -8,17 +8,16 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from support.acknowledged import SCRIPTS, Fact, is_there
 
 from embedl_hub.tracking import RunStatus, Store, reindex
-from embedl_hub.tracking._blobs import hash_file
 
 if TYPE_CHECKING:
-    from embedl_hub.tracking import Run
+    pass
 
-SCRIPTS = Path(__file__).parent / "scripts"
 KILLS = 50
-Fact = tuple[str, str, str, Any]
 
 
 def killed_while_logging(home: Path, seed: int, moment: random.Random) -> list[Fact]:
@@ -40,22 +39,6 @@ def killed_while_logging(home: Path, seed: int, moment: random.Random) -> list[F
         assert victim.returncode == -9
     lines = (first + said).split(b"\n")[:-1]
     return [tuple(json.loads(line)) for line in lines if b'"ready"' not in line]
-
-
-def is_there(run: Run, fact: Fact) -> bool:
-    """Tell whether the run holds what its process was told is logged."""
-    _, kind, name, value = fact
-    if kind == "artifact":
-        found: object = run.artifacts[name].sha256
-        assert hash_file(run.artifacts[name].local()) == found
-    elif kind == "metric":
-        series = [[metric.value, metric.step] for metric in run.metrics if metric.name == name]
-        found = value if value in series else series
-    elif kind in {"param", "tag"}:
-        found = run.params[name].value if kind == "param" else run.tags[name]
-    else:
-        found = None if kind == "start" or run.status == RunStatus.FINISHED else run.status
-    return bool(found == value)
 
 
 def check(home: Path, facts: list[Fact]) -> Counter[str]:

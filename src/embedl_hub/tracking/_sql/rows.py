@@ -49,6 +49,12 @@ def apply_to_run(connection: Connection, manifest: Path, records: Sequence[_jour
         ) from error
 
 
+def applied(connection: Connection, run_id: str) -> int:
+    """Return the number of the next record that the index wants of a run; 0 for a run that it does not know."""
+    row = connection.execute("SELECT applied FROM run WHERE id = ?", (run_id,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
 def clear(connection: Connection) -> None:
     for table in TABLES:
         connection.execute(f"DELETE FROM {table}")  # noqa: S608 - our own tables

@@ -1,7 +1,8 @@
 """Log runs without end into the home given first, and say on stdout what has been acknowledged.
 
 One JSON line per acknowledged fact, written after the call that logged it returned. Imports nothing but the
-tracking package, so that it starts fast; the second argument seeds the choice of what is logged.
+tracking package, so that it starts fast; the second argument seeds the choice of what is logged, and a third one,
+``durable``, has every run wait for the disk.
 """
 
 import json
@@ -40,7 +41,7 @@ def log_one(run: ActiveRun, number: int, choice: random.Random) -> None:
 def main() -> None:
     choice = random.Random(int(sys.argv[2]))  # noqa: S311 - a choice of test data
     say("", "ready", "", None)
-    with Store(Path(sys.argv[1])) as store:
+    with Store(Path(sys.argv[1]), durable="durable" in sys.argv[3:]) as store:
         client = Client("crash", store, Redactor({}))
         while True:
             with client.start_run(name="victim") as run:
