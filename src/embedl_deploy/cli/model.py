@@ -32,14 +32,15 @@ def load_model(name: str) -> nn.Module:
 
 
 def _find(module_name: str, attribute: str) -> Any:
-    """Import an object; modules in the current folder count, as they do for python itself."""
-    sys.path.insert(0, str(Path.cwd()))
+    """Import an object; modules in the current folder count, after installed ones, so that none stands in for torch."""
+    here = str(Path.cwd())
+    sys.path.append(here)
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         raise InputError(f"The module {module_name!r} cannot be imported: {exc}.") from exc
     finally:
-        sys.path.pop(0)
+        sys.path.remove(here)
     for part in attribute.split("."):
         if not hasattr(found, part):
             callables = [name for name in dir(found) if callable(getattr(found, name)) and not name.startswith("_")]

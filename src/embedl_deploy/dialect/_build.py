@@ -16,6 +16,7 @@ import onnx
 
 from embedl_deploy._extras import need
 from embedl_deploy.dialect._dialects import Contract, Dialect, Verdict
+from embedl_device.interpreter import python_argv
 
 _TIMEOUT_S = 600
 # Open sizes get this one; the engine is thrown away.
@@ -41,7 +42,7 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
         onnx.save(model, path)
         try:
             done = subprocess.run(
-                [sys.executable, "-m", __name__, str(path)],
+                [*python_argv(module=__name__), str(path)],
                 capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

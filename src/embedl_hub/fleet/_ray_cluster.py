@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import signal
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 import platformdirs
 
+from embedl_device.interpreter import python_argv
 from embedl_hub.core.device import DEVICES_FILE, read_devices
 from embedl_hub.errors import ConfigError, ConnectError, WorkerLostError
 from embedl_hub.fleet._model import first_line
@@ -258,7 +258,7 @@ def plan_node(
         address = f"{ip or '127.0.0.1'}:{port or _PORT}"
     chosen = (("node-ip-address", ip), ("num-cpus", cpus), ("temp-dir", temporary))
     argv = (
-        sys.executable, "-m", "ray.scripts.scripts", "start", *role,
+        *python_argv(module="ray.scripts.scripts"), "start", *role,
         f"--resources={json.dumps(resources_of(devices))}",
         *(f"--{name}={value}" for name, value in chosen if value is not None),
         # Free ports: Ray's own range would clash with that of another Ray on this host, which ends a process at random.

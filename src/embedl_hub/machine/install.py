@@ -7,12 +7,12 @@ environment of its own beside our other files, and never touches the system's Py
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.interpreter import python_argv
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError, DeviceError
 from embedl_hub.machine.machine import scratch_folder
@@ -141,7 +141,7 @@ def platforms(python: BoardPython) -> list[str]:
 
 def _ask(runner: CommandRunner, python: str, packages: Sequence[str], device_name: str) -> BoardPython:
     try:
-        said = runner.run([python, "-c", _ASK, *packages], hide=True, timeout_s=_ASK_LIMIT_S).stdout
+        said = runner.run([*python_argv(python, code=_ASK), *packages], hide=True, timeout_s=_ASK_LIMIT_S).stdout
         facts: dict[str, Any] = json.loads(said.splitlines()[-1])
     except CommandError as error:
         if error.exit_code == _NOT_FOUND:
@@ -185,7 +185,7 @@ def _wheels(python: BoardPython, packages: Sequence[str], folder: Path, device_n
             f"{', '.join(packages)} are published for as wheels. {by_hand}, then give --python PATH."
         )
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
+        *python_argv(module="pip"), "download", "--quiet", "--disable-pip-version-check", "--no-input",
         "--only-binary=:all:", "--implementation", "cp", "--python-version", ".".join(map(str, python.version)),
         *(word for platform in wanted for word in ("--platform", platform)), "--dest", str(folder), *packages,
     ]  # fmt: skip
@@ -202,7 +202,7 @@ def _wheels(python: BoardPython, packages: Sequence[str], folder: Path, device_n
 
 def _unpack(runner: CommandRunner, python: str, wheels: RemotePath, target: RemotePath, device_name: str) -> None:
     try:
-        runner.run([python, "-c", _UNPACK, str(wheels), str(target)], hide=True, timeout_s=_UNPACK_LIMIT_S)
+        runner.run([*python_argv(python, code=_UNPACK), str(wheels), str(target)], hide=True, timeout_s=_UNPACK_LIMIT_S)
     except CommandError as error:
         raise DeviceError(
             f"The packages cannot be unpacked on device {device_name!r}: {error.stderr.strip()[-400:] or error}"

@@ -8,7 +8,6 @@ import io
 import os
 import platform
 import shutil
-import sys
 import tempfile
 import zipfile
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import platformdirs
 
+from embedl_device.interpreter import python_argv
 from embedl_hub.core.device import LOCAL, AnyPath, CommandRunner, LocalCommandRunner, ProviderConfig
 from embedl_hub.errors import ConfigError, NoProviderError
 from embedl_hub.paths import RemotePath
@@ -149,7 +149,7 @@ class LocalMachine(Machine[Config_co]):
                 f"The device program {runtime.module} is not installed for this Python. Install it with: "
                 f"{runtime.install}"
             )
-        return [sys.executable, "-m", runtime.module]
+        return python_argv(module=runtime.module)
 
     def carry_program(self, runtime: Runtime) -> bool:  # noqa: ARG002 - a Machine's signature
         """Nothing to carry."""
@@ -217,7 +217,7 @@ class RemoteMachine(Machine[Config_co]):
         """Return the configured program, or Python with the one that was carried there."""
         carried = self.notes.get(f"{runtime.command} carried")
         if isinstance(carried, RemotePath):
-            return [str(getattr(self.config, "python_path", "python3")), str(carried)]
+            return python_argv(str(getattr(self.config, "python_path", "python3")), file=str(carried))
         return [str(getattr(self.config, f"{runtime.module}_path"))]
 
     def carry_program(self, runtime: Runtime) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from embedl_device.interpreter import python_argv
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError
 from embedl_hub.refusal import RefusedError
@@ -39,7 +40,7 @@ def call_worker(
     request_file = scratch / f"{module.rpartition('.')[2]}.json"
     request_file.write_text(json.dumps(asdict(request)), encoding="utf-8")
     try:
-        done = LocalCommandRunner().run([sys.executable, "-m", module, request_file], hide=True, timeout_s=timeout_s)
+        done = LocalCommandRunner().run([*python_argv(module=module), request_file], hide=True, timeout_s=timeout_s)
     except CommandError as error:
         own = [line.removeprefix(_MARK) for line in error.stderr.splitlines() if line.startswith(_MARK)]
         otherwise = f"{ending}: {error}" if isinstance(ending, str) else ending(error)

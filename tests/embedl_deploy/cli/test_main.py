@@ -224,3 +224,12 @@ def test_a_file_of_integer_operators_is_not_called_proved(place: Path) -> None:
     with pytest.raises(DeployError, match="integer operators"):
         call("verify", "compiled.onnx", "--data", "sample.npz", "--family", "all")
     assert "their kernels were not judged" in call("verify", "compiled.onnx", "--data", "sample.npz")
+
+
+def test_the_current_folder_stands_in_for_no_installed_package(place: Path) -> None:
+    """Its modules can be named, and none of them is taken for one that a model needs."""
+    (place / "colorsys.py").write_text("open('ran', 'w')\n")
+    (place / "cli_net2.py").write_text("import colorsys\n" + NET)
+    sys.modules.pop("colorsys", None)
+    assert "Conv" in call("plan", "cli_net2:small", "--shape", "1x3x8x8", "--backend", "tensorrt")
+    assert not (place / "ran").exists()

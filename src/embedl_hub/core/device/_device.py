@@ -79,7 +79,7 @@ echo "features=$(sed -n -e 's/^flags[^:]*: //p' -e 's/^Features[^:]*: //p' /proc
     + accelerators.PROBE
     + """\
 if command -v python3 >/dev/null 2>&1; then
-  echo "version.python=$(python3 -c 'import platform; print(platform.python_version())')"
+  echo "version.python=$(python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')"
 fi
 """
 )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from embedl_device.interpreter import python_argv
 from embedl_hub.core.device import DeviceKind, MeasuringConfig, check_args
 from embedl_hub.errors import ConfigError
 
@@ -55,9 +56,9 @@ def _board_checks(device: Device) -> Mapping[str, Sequence[str]]:
     python = config.python_path if isinstance(config, EmbedlONNXRuntimeConfig) else "python3"
     show = "import {0}; print({0}.__version__)"
     return {
-        "python": [python, "-c", "import platform; print(platform.python_version())"],
-        "numpy": [python, "-c", show.format("numpy")],
-        "onnxruntime": [python, "-c", show.format("onnxruntime")],
+        "python": python_argv(python, code="import platform; print(platform.python_version())"),
+        "numpy": python_argv(python, code=show.format("numpy")),
+        "onnxruntime": python_argv(python, code=show.format("onnxruntime")),
     }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.interpreter import python_argv
 from embedl_hub.core.compile import CompileError
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError, ConfigError
@@ -183,7 +184,7 @@ def call_converter(request: Mapping[str, Any], scratch: Path) -> dict[str, objec
     path.write_text(json.dumps(request), encoding="utf-8")
     # -I leaves out the user's own packages; the thread limits keep the converter's helpers from fighting.
     argv = ["env", f"PATH={environment.python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"]
-    argv += [str(environment.python), "-I", str(Path(converter.__file__)), str(path)]
+    argv += [*python_argv(str(environment.python), file=converter.__file__, isolated=True), str(path)]
     try:
         stdout = LocalCommandRunner().run(argv, cwd=scratch, hide=True, timeout_s=_CONVERT_S).stdout
     except CommandError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from embedl_device.interpreter import python_argv
 from embedl_hub.core.device import CheckResult, DeviceKind, MeasuringConfig, check_args
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ def _board_checks(device: Device) -> Mapping[str, Sequence[str]]:
         return {"benchmark_model": ["test", "-x", config.benchmark_model_path]}
     show = "import importlib.metadata as m; print(m.version('{}'))"
     return {
-        "python": [config.python_path, "-c", "import platform; print(platform.python_version())"],
-        "numpy": [config.python_path, "-c", show.format("numpy")],
-        "ai-edge-litert": [config.python_path, "-c", show.format("ai-edge-litert")],
+        "python": python_argv(config.python_path, code="import platform; print(platform.python_version())"),
+        "numpy": python_argv(config.python_path, code=show.format("numpy")),
+        "ai-edge-litert": python_argv(config.python_path, code=show.format("ai-edge-litert")),
     }
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import platformdirs
 
+from embedl_device.interpreter import python_argv
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError, ConfigError
 
@@ -35,7 +36,7 @@ REQUIREMENTS = (
 )  # fmt: skip
 _MARK = "ready.json"
 # This Python's pip installs for the other, which need not have one.
-_PIP = (sys.executable, "-m", "pip")
+_PIP = tuple(python_argv(module="pip"))
 _QUICK_S = 30.0
 _INSTALL_S = 1800.0
 _LOG = logging.getLogger("embedl_hub")
@@ -105,7 +106,8 @@ def _make(report: Callable[[str], None]) -> Environment:
     report(f"Setting up the TFLite converter (once, a minute or two) in {folder}")
     report(f"[1/3] a Python environment, from {python} ({version})")
     shutil.rmtree(folder, ignore_errors=True)
-    _run([str(python), "-m", "venv", "--without-pip", str(folder)], "a Python environment cannot be made")
+    venv = [*python_argv(str(python), module="venv"), "--without-pip", str(folder)]
+    _run(venv, "a Python environment cannot be made")
     own = folder / "bin" / "python"
     report(f"[2/3] {len(REQUIREMENTS)} packages: {', '.join(REQUIREMENTS)}")
     pip = [*_PIP, "--python", str(own), "install", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -118,7 +120,8 @@ def _make(report: Callable[[str], None]) -> Environment:
         _INSTALL_S,
     )
     check = "from onnx2tf import convert; import ai_edge_quantizer, onnxsim"
-    _run([str(own), "-I", "-c", check], "the converter was installed and cannot be imported", _INSTALL_S)
+    argv = python_argv(str(own), code=check, isolated=True)
+    _run(argv, "the converter was installed and cannot be imported", _INSTALL_S)
     facts = {"python": version, "requirements": [CONVERTER, *REQUIREMENTS]}
     (folder / _MARK).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     report(f"ready after {time.monotonic() - started:.0f} s")
@@ -161,7 +164,8 @@ def _version_of(python: str) -> tuple[int, int, int] | None:
     """Ask a Python for its version; a name on PATH may be a shim for nothing."""
     code = "import ensurepip, sys, venv; print(*sys.version_info[:3])"
     try:
-        answer = LocalCommandRunner().run([python, "-I", "-c", code], hide=True, timeout_s=_QUICK_S).stdout.split()
+        argv = python_argv(python, code=code, isolated=True)
+        answer = LocalCommandRunner().run(argv, hide=True, timeout_s=_QUICK_S).stdout.split()
         return int(answer[0]), int(answer[1]), int(answer[2])
     except (CommandError, ValueError, IndexError):
         return None
