@@ -18,6 +18,7 @@ from embedl_deploy._graph.clone import clone_module
 from embedl_deploy._graph.network import Example, Network
 from embedl_deploy._graph.proof import compare
 from embedl_deploy._graph.run import evaluating
+from embedl_deploy._trace.archive import load_exported
 from embedl_deploy._trace.export import from_graph_module, trace_export
 from embedl_deploy._trace.fx import TraceFailedError, TraceFailure, trace_fx, user_line
 from embedl_deploy._trace.recompose import recompose
@@ -40,7 +41,7 @@ class Tracing:
 def trace(model: Model, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> Tracing:
     example = _example(args, kwargs)
     if isinstance(model, str | os.PathLike):
-        model = _load(Path(model))
+        model = load_exported(Path(model))
     if isinstance(model, ExportedProgram):
         # torch.export settled the structure of the call; the graph module checks it and keeps the tensors.
         model = model.module(check_guards=False)
@@ -249,17 +250,6 @@ def _failing_place(model: nn.Module, example: Example) -> str:
         except Exception:  # noqa: BLE001 (it failed before, with the same exception)
             return entered[-1] if entered else ""
     return ""
-
-
-def _load(path: Path) -> ExportedProgram:
-    if not path.exists():
-        raise TraceError(
-            f"there is no file '{path}'; give a model, or the path of a .pt2 file saved by torch.export.save."
-        )
-    try:
-        return torch.export.load(path)
-    except Exception as exc:
-        raise TraceError(f"'{path}' cannot be loaded as an exported program: {type(exc).__name__}: {exc}") from exc
 
 
 def _unwrap(model: object) -> nn.Module:

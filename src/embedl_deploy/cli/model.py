@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from embedl_deploy._trace.archive import load_exported
 from embedl_deploy.cli.data import batches
-from embedl_deploy.errors import InputError, first_line, quoted_list
+from embedl_deploy.errors import InputError, quoted_list
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -19,12 +20,7 @@ Tensors = tuple[torch.Tensor, ...]
 def load_model(name: str) -> nn.Module:
     """Return the model behind ``package.module:callable`` or a ``.pt2`` file."""
     if name.endswith(".pt2"):
-        if not Path(name).is_file():
-            raise InputError(f"There is no file {name!r}.")
-        try:
-            return torch.export.load(name).module()
-        except Exception as exc:
-            raise InputError(f"{name!r} is no exported program: {first_line(exc)}") from exc
+        return load_exported(Path(name)).module()
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
         raise InputError(f"{name!r} names no model; write package.module:callable, or the path of a .pt2 file.")

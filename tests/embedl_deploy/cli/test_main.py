@@ -122,7 +122,7 @@ def test_relower_observes_ranges(place: Path) -> None:
             ["quantize", "cli_net:needs", "--data", "data", "--backend", "tensorrt", "-o", "c"],
             "argument: 'width'; name",
         ),
-        (["plan", "none.pt2", "--shape", "1x3x8x8", "--backend", "tensorrt"], "no file 'none.pt2'"),
+        (["plan", "none.pt2", "--shape", "1x3x8x8", "--backend", "tensorrt"], "there is no file 'none.pt2'"),
         (["plan", "cli_net:small", "--shape", "1xax3", "--backend", "tensorrt"], "'1xax3' is no shape"),
         (["plan", "cli_net:small", "--backend", "tensorrt"], "give --data, or --shape"),
         (
