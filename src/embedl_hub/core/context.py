@@ -39,7 +39,7 @@ from embedl_hub.tracking import (
 )
 
 if TYPE_CHECKING:
-    from embedl_hub.core.device import CommandRunner
+    from embedl_hub.core.device import CommandRunner, Lease
     from embedl_hub.paths import RemotePath
     from embedl_hub.tracking import ActiveRun
 
@@ -99,6 +99,7 @@ class HubContext:
         self._runners: dict[str, CommandRunner] = {}
         self._claims: dict[str, _Claim] = {}
         self._uses: list[_Use] = []
+        self._leases: dict[str, Lease] = {}
         self._spec_runs: dict[str, str] = {}
         self._notes: dict[str, dict[str, object]] = {}
         self.devices: Mapping[str, Device] = _Devices(self._take(devices))
@@ -259,6 +260,7 @@ class HubContext:
 
     def touch(self, device_name: str) -> None:
         """Say that a device is used now: the run on it, of this thread or of the one that started it, claims it."""
+        self._check_lease(device_name)
         thread = threading.get_ident()
         uses = [use for use in self._uses if use.device_name == device_name]
         if uses:
@@ -275,12 +277,21 @@ class HubContext:
             patience_s = self.lease_wait_s if wait_s is None else wait_s
             holder = f"{_user()}@{socket.gethostname()} ({self.project_name})"
             with runner.lease(device.lease_dir, holder, wait_s=patience_s) as lease:
-                yield
-                if lease.is_lost:
-                    raise LeaseError(
-                        f"The lease on device {device_name!r} was lost while it was in use (no heartbeat arrived "
-                        "for a while); somebody else may have used the board meanwhile. Run it again."
-                    )
+                self._leases[device_name] = lease
+                try:
+                    yield
+                    self._check_lease(device_name)
+                finally:
+                    del self._leases[device_name]
+
+    def _check_lease(self, device_name: str) -> None:
+        """Raise where a device that is in use is ours no longer: nothing more is run there."""
+        lease = self._leases.get(device_name)
+        if lease is not None and lease.is_lost:
+            raise LeaseError(
+                f"The lease on device {device_name!r} was lost while it was in use (no heartbeat arrived "
+                "for a while); somebody else may have used the board meanwhile. Run it again."
+            )
 
     def _record_spec(self, device_name: str, run: ActiveRun) -> None:
         """Record what a device is, once; later runs of this context name the one that has it."""

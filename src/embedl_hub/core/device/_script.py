@@ -12,7 +12,10 @@ from embedl_hub.errors import ConfigError
 
 BEAT_EVERY_S = 5.0
 BEAT_LIMIT_S = 20
-STALE_AFTER_S = 30
+# A silent client's commands are ended first, with two seconds between TERM and KILL, its lease after them.
+LEASE_LIMIT_S = 24
+# The client gives its lease up before the board does: see RemoteLease.
+LOST_AFTER_S = 18.0
 STOP = b"stop\n"
 
 
@@ -183,95 +186,147 @@ wait
 """
 )
 
-# $1 lock folder, $2 who we are, $3 seconds to wait, $4 heartbeat limit. The kernel's lock on the folder is the
-# lease: it goes with this process, and this process goes with its client (end of file) or its heartbeat.
-# The folder is open to all accounts of the board, so the note in it is replaced, never written through, and one line
-# of it is read. We wait in the kernel, for the holder is measuring; only busybox's flock, which cannot, asks again.
-KEEP_LEASE = """\
-folder=$1
-if [ -L "$folder" ]; then echo "refused: $folder is a link"; exit 1; fi
-if [ ! -d "$folder" ]; then mkdir -p -- "$folder" && chmod 0777 "$folder"; fi
-exec 9< "$folder" || exit 1
-say() { holder=; { read -r holder < "$folder/holder"; } 2>/dev/null; echo "$1 $holder"; }
+# What both keepers of a lease begin with; $1 is the lock folder. Every account of the board may write in it, so nothing
+# there is trusted. We go into the folder once, "pwd -P" says that no link led us elsewhere, and stay. Of a note the
+# kernel says which file was opened, in case a link took its place meanwhile. What is said comes by printf, for some
+# echo makes two lines of a note with "\n" in it. The folder is sticky: what an account put there is its own.
+_ENTER = """\
+folder=${1%/} who=$2 patience=$3 limit=$4 stale=$5
+CDPATH=
+umask 022
+set -C
+refuse() { printf 'refused: %s\\n' "$1"; exit 1; }
+if [ -L "$folder" ]; then refuse "$folder is a link"; fi
+case $folder in */*) parent=${folder%/*}/ ;; *) parent=./ ;; esac
+if [ ! -d "$folder" ]; then
+  mkdir -p -- "$parent" && (umask 0; mkdir -- "$folder") || [ -d "$folder" ] || refuse "$folder cannot be made"
+fi
+base=$(cd -P -- "$parent" && pwd -P) || exit 1
+base=${base%/}/${folder##*/}
+cd -P -- "$folder" || exit 1
+if [ "$(pwd -P)" != "$base" ]; then refuse "$folder is a link"; fi
+case $(ls -ld .) in d???????wx*) if [ -O . ]; then chmod +t .; fi ;; esac
+note() { rm -f -- "$1"; printf '%s since %s' "$who" "$(date +%H:%M:%S)" > "$1"; }
+peek() {
+  text=
+  if [ ! -f "$1" ] || [ -L "$1" ]; then return; fi
+  {
+    opened=$(readlink /proc/self/fd/8)
+    if [ "${opened:-$base/$1}" = "$base/$1" ]; then
+      text=$(dd bs=200 count=1 <&8 | tr -d '\\000-\\011\\013-\\037\\177' | sed 1q)
+    fi
+  } 2>/dev/null 8< "$1"
+}
+"""
+
+# $1 lock folder, $2 who we are, $3 seconds to wait, $4 heartbeat limit or nothing, $5 the limit where read has none.
+# The kernel's lock on the folder is the lease: it goes with this process, and this process goes with its client (end
+# of file) or its heartbeat; every beat is answered. We wait in the kernel, for the holder is measuring; only busybox's
+# flock, which cannot, asks again. An account cannot replace another's note: each has its own, and the newest counts.
+KEEP_LEASE = (
+    _ENTER
+    + """\
+exec 9< . || exit 1
+say() {
+  newest=
+  for each in holder.*; do
+    if [ -z "$newest" ] || [ "$each" -nt "$newest" ]; then newest=$each; fi
+  done
+  peek "$newest"
+  printf '%s %s\\n' "$1" "$text"
+}
 if ! flock -n 9; then
   say busy
-  flock -E 75 -w "$3" 9 2>/dev/null
+  flock -E 75 -w "$patience" 9 2>/dev/null
   case $? in
     0) ;;
     75) say late; exit 75 ;;
     *)
-      left=$3
       until flock -n 9; do
-        if [ "$left" -le 0 ]; then say late; exit 75; fi
+        if [ "$patience" -le 0 ]; then say late; exit 75; fi
         sleep 1
-        left=$((left - 1))
+        patience=$((patience - 1))
       done ;;
   esac
 fi
-rm -f -- "$folder/holder"
-(set -C; printf '%s since %s' "$2" "$(date +%H:%M:%S)" > "$folder/holder") 2>/dev/null
-echo held
-while read -r ${4:+-t "$4"} beat; do :; done
-rm -f -- "$folder/holder"
+if [ ! . -ef "$base" ]; then refuse "$folder was replaced by another"; fi
+own=holder.$(id -u)
+note "$own" 2>/dev/null
+next_beat() {
+  if [ -n "$limit" ]; then read -r -t "$limit" beat; return; fi
+  (sleep "$stale"; kill "$$") </dev/null >/dev/null 2>&1 9<&- &
+  read -r beat
+  set -- "$?" "$!"
+  kill "$2" 2>/dev/null
+  return "$1"
+}
+printf 'held\\n'
+while next_beat && [ . -ef "$base" ]; do printf 'beat\\n'; done
+rm -f -- "$own"
 """
+)
 
 # The same for a board without flock, with the atomic mkdir. The lease is a folder lock.<number>, and the highest number
-# counts: it is free when it has a file "released", or when its beat does not change for $5 seconds. Whoever makes the
-# next number has the lease, unless a higher one came meanwhile: the highest is never removed, so nobody can take a
-# number that was taken and cleaned away. A holder that finds a higher number than its own was taken for dead, and ends.
-# Other accounts of the board can read what is in the folder, and not write there.
-KEEP_LEASE_BY_FOLDER = """\
-folder=$1
-umask 022
-if [ -L "$folder" ]; then echo "refused: $folder is a link"; exit 1; fi
-if [ ! -d "$folder" ]; then mkdir -p -- "$folder" && chmod 0777 "$folder"; fi
-if [ ! -w "$folder" ]; then echo "refused: $folder cannot be written"; exit 1; fi
-say() { holder=; { read -r holder < "$folder/lock.$top/holder"; } 2>/dev/null; echo "$1 $holder"; }
+# counts: it is free when it has a file "released", or when no new file beat.<number> comes for $5 seconds. Whoever
+# makes the next number has the lease, unless a higher one came meanwhile: the highest is never removed, so nobody can
+# take a number that was taken and cleaned away. A holder that finds a higher number was taken for dead, and ends.
+# Seconds are counted by sleeping, not told from the clock: a board's clock jumps when the network sets it.
+# Other accounts can read what is in a lease's folder, and not write there: a holder goes into its own, and writes there
+# if the folder is what it made. A number that begins with 0 would be octal, and is none of ours.
+KEEP_LEASE_BY_FOLDER = (
+    _ENTER
+    + """\
+if [ ! -w . ]; then refuse "$folder cannot be written"; fi
+say() { peek "lock.$top/holder"; printf '%s %s\\n' "$1" "$text"; }
 find_top() {
   top=0
-  for lock in "$folder"/lock.*; do
-    number=${lock##*.}
-    case $number in *[!0-9]* | ?????????????* | "") continue ;; esac
+  for lock in "$base"/lock.*; do
+    number=${lock##*/lock.}
+    case $number in 0* | *[!0-9]* | ?????????????* | "") continue ;; esac
     [ "$number" -le "$top" ] || top=$number
   done
 }
+is_own() { cd -P -- "$1" && [ "$(pwd -P)" = "$1" ] && [ -O . ]; }
 take() {
   mine=$((top + 1))
-  mkdir -- "$folder/lock.$mine" 2>/dev/null || return 1
+  mkdir -- "lock.$mine" 2>/dev/null || return 1
   find_top
   [ "$top" = "$mine" ] && return
-  rm -rf -- "$folder/lock.$mine"
+  rmdir -- "lock.$mine"
   return 1
 }
-told= seen= watched= now=$(date +%s)
-end=$((now + $3)) changed=$now
+told= watched= waited=0 unchanged=0
 while :; do
   find_top
-  now=$(date +%s)
-  if [ "$top" = 0 ] || [ -e "$folder/lock.$top/released" ]; then take && break; fi
-  seen=; { read -r seen < "$folder/lock.$top/beat"; } 2>/dev/null
-  if [ "$watched" != "$top $seen" ]; then watched="$top $seen" changed=$now; fi
-  if [ "$((now - changed))" -ge "$5" ]; then take && break; fi
+  if [ "$top" = 0 ] || [ -e "lock.$top/released" ]; then take && break; fi
+  set -- "lock.$top"/beat.*
+  if [ "$watched" != "$*" ]; then watched=$* unchanged=0; fi
+  if [ "$unchanged" -ge "$stale" ]; then take && break; fi
   if [ -z "$told" ]; then say busy; told=yes; fi
-  if [ "$now" -ge "$end" ]; then say late; exit 75; fi
+  if [ "$waited" -ge "$patience" ]; then say late; exit 75; fi
   sleep 1
+  waited=$((waited + 1)) unchanged=$((unchanged + 1))
 done
-lease=$folder/lock.$mine
-trap 'echo > "$lease/released"' EXIT
+is_own "$base/lock.$mine" || refuse "$folder/lock.$mine is not what we made"
+trap 'true > released' EXIT
 trap 'exit 1' HUP INT TERM
-printf '%s since %s' "$2" "$(date +%H:%M:%S)" > "$lease/holder"
-for lock in "$folder"/lock.*; do
-  case ${lock##*.} in *[!0-9]* | "") continue ;; esac
-  [ "${lock##*.}" -ge "$mine" ] || rm -rf -- "$lock"
+note holder
+for lock in "$base"/lock.*; do
+  number=${lock##*/lock.}
+  case $number in 0* | *[!0-9]* | ?????????????* | "") continue ;; esac
+  if [ "$number" -lt "$mine" ]; then (is_own "$lock" && rm -f -- holder released beat.* && rmdir -- "$lock"); fi
 done 2>/dev/null
 find_top
-[ "$top" = "$mine" ] || { echo "refused: it was taken from us"; exit 1; }
-echo held
+[ "$top" = "$mine" ] || refuse "it was taken from us"
+printf 'held\\n'
 beats=0
-while read -r ${4:+-t "$4"} beat; do
+while read -r ${limit:+-t "$limit"} beat; do
   beats=$((beats + 1))
-  echo "$beats" > "$lease/beat" || exit 1
+  true > "beat.$beats" || exit 1
+  rm -f -- "beat.$((beats - 1))"
   find_top
   [ "$top" = "$mine" ] || exit 1
+  printf 'beat\\n'
 done
 """
+)

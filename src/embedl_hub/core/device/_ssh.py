@@ -21,7 +21,7 @@ from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_arg
 from embedl_hub.core.device._script import (
     KEEP_LEASE,
     KEEP_LEASE_BY_FOLDER,
-    STALE_AFTER_S,
+    LEASE_LIMIT_S,
     SUPERVISE,
     WATCH,
     command_line,
@@ -123,7 +123,7 @@ class SSHCommandRunner:
             if not self._is_lock_told:
                 _LOG.warning("%s has no flock: it is kept to one user by a folder with a heartbeat.", self.config.place)
                 self._is_lock_told = True
-        arguments = (lock_dir, holder, f"{wait_s:.0f}", limit, str(STALE_AFTER_S))
+        arguments = (lock_dir, holder, f"{wait_s:.0f}", str(LEASE_LIMIT_S) if limit else "", str(LEASE_LIMIT_S))
         line = command_line(script, "edgeproof-lease", *arguments, shell=shell)
         return keep_remote_lease(lambda: self._connection.session(line), place=self.config.place, wait_s=wait_s)
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import pytest
 from support.clients import line_of, start_client
 from support.faults import fault
+from support.keepers import shell_command
 from support.processes import wait_until, with_words
 from support.sshd import SSHServer
 
@@ -28,6 +29,8 @@ from embedl_hub.errors import BusyError, LeaseError
 
 NewServer: TypeAlias = Callable[..., SSHServer]
 Connect: TypeAlias = Callable[..., SSHCommandRunner]
+
+NOTE = f"holder.{os.geteuid()}"
 
 HOLD = """\
 with runner.lease(sys.argv[2], sys.argv[3], wait_s=60):
@@ -78,9 +81,9 @@ def test_a_lease_says_who_holds_it(runner: LeasingRunner, lock: Path) -> None:
     holder = "$(id) 'me'; \"you\" \\ é"
     with runner.lease(str(lock), holder, wait_s=1) as lease:
         assert not lease.is_lost
-        assert (lock / "holder").read_text().startswith(f"{holder} since ")
-        assert stat.S_IMODE(lock.stat().st_mode) == 0o777
-    assert not (lock / "holder").exists()
+        assert (lock / NOTE).read_text().startswith(f"{holder} since ")
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o1777
+    assert not (lock / NOTE).exists()
 
 
 def test_a_lease_ends_with_its_block(runner: LeasingRunner, lock: Path) -> None:
@@ -89,7 +92,7 @@ def test_a_lease_ends_with_its_block(runner: LeasingRunner, lock: Path) -> None:
         raise RuntimeError("in the block")
 
     assert seconds_to_take(runner, lock, wait_s=1) < 2
-    assert not (lock / "holder").exists()
+    assert not (lock / NOTE).exists()
 
 
 @pytest.mark.parametrize("first", ["local", "ssh"])
@@ -234,17 +237,17 @@ def test_a_note_is_not_written_through(runner: LeasingRunner, lock: Path, tmp_pa
     """A link that another account left under the note's name is replaced, and its aim stays as it was."""
     lock.mkdir()
     (tmp_path / "precious").write_text("precious")
-    (lock / "holder").symlink_to(tmp_path / "precious")
+    (lock / NOTE).symlink_to(tmp_path / "precious")
     with runner.lease(str(lock), "me", wait_s=1):
-        assert not (lock / "holder").is_symlink()
+        assert not (lock / NOTE).is_symlink()
     assert (tmp_path / "precious").read_text() == "precious"
 
 
 def test_a_note_cannot_pretend_that_we_hold_the_lease(board: SSHCommandRunner, lock: Path) -> None:
     """Only its first line is read, as a name."""
     with LocalCommandRunner().lease(str(lock), "me", wait_s=1):
-        (lock / "holder").unlink()
-        (lock / "holder").write_text("somebody\nheld\n")
+        (lock / NOTE).unlink()
+        (lock / NOTE).write_text("somebody\nheld\n")
         with (
             fault(LeaseError, "in use by somebody for all of 1 s", within_s=5),
             board.lease(str(lock), "you", wait_s=1),
@@ -304,11 +307,10 @@ print(tries, "turns", flush=True)
 """
 
 
-@pytest.mark.parametrize(
-    "shell", [("dash",), pytest.param(("busybox", "ash"), marks=pytest.mark.slow)], ids=lambda shell: shell[0]
-)
-def test_two_processes_never_overlap_without_flock(tmp_path: Path, shell: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("name", ["dash", pytest.param("busybox", marks=pytest.mark.slow)])
+def test_two_processes_never_overlap_without_flock(tmp_path: Path, name: str) -> None:
     """500 turns of two, and a third that is killed with its keeper while it holds the lease."""
+    shell = shell_command(name)
     inside, lock = tmp_path / "inside", tmp_path / "lock"
     command = [sys.executable, "-c", KEEP_AND_COUNT, KEEP_LEASE_BY_FOLDER, str(lock), str(inside)]
     with contextlib.ExitStack() as stack:

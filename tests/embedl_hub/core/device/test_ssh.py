@@ -55,7 +55,7 @@ def assert_all_works(runner: SSHCommandRunner, folder: Path, *, names: list[str]
     assert tree(folder / "there") == tree(folder / "back") == tree(source)
 
     with runner.lease(str(folder / "lock"), "holder one", wait_s=1):
-        assert (folder / "lock/holder").read_text().startswith("holder one since ")
+        assert (folder / f"lock/holder.{os.geteuid()}").read_text().startswith("holder one since ")
         second = runner.lease(str(folder / "lock"), "holder two", wait_s=1)
         with pytest.raises(LeaseError, match=r"in use by holder one since .* for all of 1 s"), second:
             pass
