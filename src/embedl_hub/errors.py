@@ -25,6 +25,8 @@ Anything else that escapes is a bug of ours and keeps its traceback.
 import signal
 from collections.abc import Iterable, Sequence
 
+from embedl_hub.terminal import printable
+
 __all__ = [
     "BusyError",
     "CommandError",
@@ -50,6 +52,7 @@ __all__ = [
 ]
 
 _TAIL_CHARACTERS = 2000
+_TAIL_LINES = 20
 
 
 def quoted_list(names: Iterable[object]) -> str:
@@ -58,7 +61,10 @@ def quoted_list(names: Iterable[object]) -> str:
 
 
 class HubError(Exception):
-    """Root of everything a user can act on."""
+    """Root of everything a user can act on. What a board said of it can be printed: nothing in it moves a terminal."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(printable(each) if isinstance(each, str) else each for each in args))
 
 
 class ConfigError(HubError, ValueError):
@@ -143,8 +149,8 @@ class CommandError(DeviceError):
     def _text(self) -> str:
         lines = [f"Command {self._ending()} on {self.place}: {' '.join(map(repr, self.argv))[:_TAIL_CHARACTERS]}"]
         for label, text in (("stderr", self.stderr), ("stdout", self.stdout)):
-            if text.strip():
-                lines.append(f"{label}: {text.strip()[-_TAIL_CHARACTERS:]}")
+            if tail := _tail(text):
+                lines.append(f"{label}: {tail}")
         return "\n".join(lines)
 
     def _ending(self) -> str:
@@ -163,10 +169,14 @@ class CommandError(DeviceError):
         return f"failed with exit code {self.exit_code}"
 
 
+def _tail(text: str) -> str:
+    return "\n".join(text.strip()[-_TAIL_CHARACTERS:].splitlines()[-_TAIL_LINES:])
+
+
 def _rebuild_command_error(state: dict[str, object]) -> CommandError:
     error = CommandError.__new__(CommandError)
     error.__dict__.update(state)
-    error.args = (error._text(),)  # noqa: SLF001 - same class, same module
+    error.args = (printable(error._text()),)  # noqa: SLF001 - same class, same module
     return error
 
 

@@ -7,6 +7,8 @@ from dataclasses import is_dataclass
 from html import escape
 from typing import Any
 
+from embedl_hub.terminal import printable
+
 _LINE = 110
 _ROWS = 30
 _CELL = 'style="text-align:left"'
@@ -43,7 +45,7 @@ def line(name: str, parts: Iterable[str]) -> str:
     """Return a repr that fits a line: as many of the parts as do."""
     text = name + "("
     for number, part in enumerate(parts):
-        longer = text + (", " if number else "") + part
+        longer = text + (", " if number else "") + " ".join(printable(part).splitlines())
         if len(longer) > _LINE:
             return (text + ", " if number else longer[:_LINE]) + "...)"
         text = longer

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedl_hub.errors import ConfigError
+from embedl_hub.terminal import styled_console
 
 if TYPE_CHECKING:
     from embedl_device.statistics import Ratio
@@ -104,14 +105,11 @@ def ratio_text(ratio: Ratio) -> str:
 def table(titles: Sequence[str] | None, rows: Sequence[Sequence[str]], *, folds: bool = False) -> None:
     """Print rows; in a narrow terminal the last columns go before any cell is cut, or cells fold where told to."""
     from rich.box import SIMPLE  # noqa: PLC0415 - --json must not pay for it
-    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     if not rows:
         return
-    # markup and emoji off: a run's values are data, never styling; ":warning:" is nine letters.
-    width = None if sys.stdout.isatty() else 400
-    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    console = styled_console(width=None if sys.stdout.isatty() else 400)
     drawn = Table(box=SIMPLE, show_header=titles is not None)
     shown = len(rows[0])
     if titles is not None and not folds:
@@ -134,7 +132,7 @@ RUINED = (
 
 def alarm(text: str) -> None:
     """Print what nobody may miss, in red on a terminal."""
-    click.secho(plain(text), fg="red", bold=True)
+    styled_console().print(plain(text), style="bold red", soft_wrap=True)
 
 
 def plain(cell: str) -> str:
@@ -169,10 +167,9 @@ def working(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console  # noqa: PLC0415 - most commands never wait
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - most commands never wait
 
-    with Console(stderr=True).status(Text(plain(what))):
+    with styled_console(stderr=True).status(Text(plain(what))):
         yield
 
 
@@ -200,10 +197,9 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda _done, _all: None
         return
-    from rich.console import Console  # noqa: PLC0415 - most commands never wait
-    from rich.progress import Progress  # noqa: PLC0415
+    from rich.progress import Progress  # noqa: PLC0415 - most commands never wait
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with Progress(console=styled_console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, whole: bar.update(task, completed=done, total=whole)
 

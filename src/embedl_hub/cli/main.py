@@ -16,6 +16,7 @@ import click
 import embedl_hub
 from embedl_hub.cli._output import JSON_WANTED, KindGroup, with_verbosity
 from embedl_hub.errors import HubError
+from embedl_hub.terminal import guarded
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -71,7 +72,8 @@ def _foreign_commands() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in plugins.entries(plugins.COMMANDS).values()}
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+# color off: what styles by escape sequences goes through styled_console; click's own would be shown as text.
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "color": False})
 @click.version_option(embedl_hub.__version__, "-V", "--version", prog_name="embedl-hub")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs; every command takes it too.")
 @click.pass_context
@@ -82,10 +84,11 @@ def cli(ctx: click.Context, as_json: bool) -> None:
 
 def main() -> None:
     """Run the command line."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    with _endings():
-        code = with_verbosity(cli).main(standalone_mode=False)
-    sys.exit(code if isinstance(code, int) else 0)
+    with guarded():
+        logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+        with _endings():
+            code = with_verbosity(cli).main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
 
 
 @contextlib.contextmanager

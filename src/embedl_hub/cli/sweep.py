@@ -37,6 +37,7 @@ from embedl_hub.fleet import (
     run_sweep,
 )
 from embedl_hub.health import HealthWatch
+from embedl_hub.terminal import styled_console
 from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class _Live(_Lines):
 
     def write(self, text: str) -> None:
         """Write above the table."""
-        self._view.console.print(plain(text), markup=False, highlight=False)
+        self._view.console.print(plain(text))
 
     def _drawn(self) -> Any:  # noqa: ANN401 - rich's Table
         from rich.table import Table  # noqa: PLC0415 - only where somebody looks
@@ -201,10 +202,9 @@ def _watching(plan: Plan, *, as_json: bool) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield _Lines()
         return
-    from rich.console import Console  # noqa: PLC0415 - only where somebody looks
-    from rich.live import Live  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415 - only where somebody looks
 
-    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as view:
+    with Live(console=styled_console(stderr=True), refresh_per_second=4, transient=True) as view:
         view.update(f"{plan.name}: {len(plan.cells)} cells")
         yield _Live(view)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Protocol
 
 from embedl_hub.core.device._script import BEAT_EVERY_S, STOP
+from embedl_hub.terminal import printable
 
 # The far side needs a moment to end the group and say so: two seconds between TERM and KILL, and a margin.
 _GRACE_S = 4.0
@@ -224,7 +225,7 @@ class _Capture:
                 )
             self._chunks[key.data].append(chunk)
             if self._echo:
-                sys.stderr.write(self._decoders[key.data].decode(chunk))
+                sys.stderr.write(printable(self._decoders[key.data].decode(chunk)))
                 sys.stderr.flush()
         return bool(ready)
 

@@ -20,6 +20,7 @@ from embedl_hub.core.device._process import Outcome, execute
 from embedl_hub.core.device._script import DISCARD, PLACE, RECEIVE_FILE, RECEIVE_FOLDER, SEND, command_line
 from embedl_hub.core.device._tree import pack, remove, unpack
 from embedl_hub.errors import TransferError
+from embedl_hub.terminal import styled_console
 from embedl_hub.tracking import hash_file, walk_files
 
 if TYPE_CHECKING:
@@ -36,12 +37,11 @@ def progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda _: None
         return
     # Imported here: most processes never draw a bar.
-    from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
 
     # A file's name may look like markup.
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=styled_console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total_bytes)
         yield lambda moved: bar.advance(task, moved)
 
