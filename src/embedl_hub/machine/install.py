@@ -6,13 +6,14 @@ environment of its own beside our other files, and never touches the system's Py
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_device.interpreter import python_argv
+from embedl_hub.core.answer import parse_answer
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError, DeviceError
 from embedl_hub.machine.machine import scratch_folder
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _OLDEST_PYTHON = (3, 8)
 _OLDEST_GLIBC = 17
+# Two versions a year: far off, and not so far that a board can have us ask pip for millions.
+_NEWEST_GLIBC = 150
 _ASK_LIMIT_S = 120.0
 _GET_LIMIT_S = 900.0
 _UNPACK_LIMIT_S = 600.0
@@ -131,18 +134,18 @@ def need_packages(
 def platforms(python: BoardPython) -> list[str]:
     """Return the platforms of wheels that a board takes, the newest first; none where there are no such wheels."""
     name, version = python.libc
-    parts = version.split(".")
-    if name != "glibc" or len(parts) < 2 or not parts[1].isdigit():
+    numbers = re.match(r"2\.([0-9]{1,3})(\.|$)", version)
+    if name != "glibc" or numbers is None or not _OLDEST_GLIBC <= int(numbers[1]) <= _NEWEST_GLIBC:
         return []
-    newest = int(parts[1])
+    newest = int(numbers[1])
     found = [f"manylinux_2_{minor}_{python.machine}" for minor in range(newest, _OLDEST_GLIBC - 1, -1)]
-    return [*found, f"manylinux2014_{python.machine}"] if found else []
+    return [*found, f"manylinux2014_{python.machine}"]
 
 
 def _ask(runner: CommandRunner, python: str, packages: Sequence[str], device_name: str) -> BoardPython:
     try:
         said = runner.run([*python_argv(python, code=_ASK), *packages], hide=True, timeout_s=_ASK_LIMIT_S).stdout
-        facts: dict[str, Any] = json.loads(said.splitlines()[-1])
+        found = _understood(python, parse_answer(next(iter(said.splitlines()[-1:]), "")), packages)
     except CommandError as error:
         if error.exit_code == _NOT_FOUND:
             raise DeviceError(
@@ -150,19 +153,34 @@ def _ask(runner: CommandRunner, python: str, packages: Sequence[str], device_nam
                 "install python3), or say where it is: --python PATH."
             ) from error
         raise DeviceError(f"{python} on device {device_name!r} does not answer: {error}") from error
-    except (ValueError, IndexError) as error:
-        raise DeviceError(f"{python} on device {device_name!r} is no Python that we understand: {error}.") from error
-    name, version = facts["libc"]
-    found = BoardPython(
-        python, (facts["version"][0], facts["version"][1]), facts["machine"], (name, version), facts["bits"],
-        facts["packages"],
-    )  # fmt: skip
+    except (ValueError, TypeError, KeyError) as error:
+        raise DeviceError(
+            f"{python} on device {device_name!r} is no Python that we understand: {error!s:.200}. "
+            "Say where another one is: --python PATH."
+        ) from error
     if found.version < _OLDEST_PYTHON:
         raise DeviceError(
             f"{python} on device {device_name!r} is version {found.version[0]}.{found.version[1]}; 3.8 or newer is "
             "needed. Say where a newer one is: --python PATH."
         )
     return found
+
+
+def _understood(python: str, facts: Any, packages: Sequence[str]) -> BoardPython:  # noqa: ANN401 - whatever it said
+    """Return what a Python said of itself; what goes on into commands and names is checked for what it may be."""
+    major, minor = (int(number) for number in facts["version"])
+    name, version = (_word(text, r"[\w.+ -]{0,40}") for text in facts["libc"])
+    found = {each: facts["packages"][each] for each in packages}
+    return BoardPython(
+        python, (major, minor), _word(facts["machine"], r"\w{1,40}"), (name, version), int(facts["bits"]),
+        {each: None if said is None else _word(said, r"[\w.+!-]{1,60}") for each, said in found.items()},
+    )  # fmt: skip
+
+
+def _word(text: object, form: str) -> str:
+    if not isinstance(text, str) or not re.fullmatch(form, text, re.ASCII):
+        raise ValueError(f"it says {text!r:.100}")
+    return text
 
 
 def _kept(runner: CommandRunner, python: str, packages: Sequence[str]) -> BoardPython | None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from embedl_device import DOCUMENT_FORMAT
 from embedl_device.statistics import Ratio, paired_ratio, rank, without_waiting
+from embedl_hub.core.answer import parse_answer
 from embedl_hub.core.document import ProfileDocument, write_document
 from embedl_hub.core.profile import PairedModel, PairedResult
 from embedl_hub.errors import CommandError, quoted_list
@@ -114,16 +115,17 @@ def log_kernels(ctx: HubContext, answer: Mapping[str, Any], more: Sequence[str] 
 
 def _answer(machine: Machine[MeasuringConfig], command: str, stdout: str, *, may_be_silent: bool) -> dict[str, object]:
     last = next((line for line in reversed(stdout.splitlines()) if line.strip()), "")
+    why = "it is no JSON object"
     try:
-        answer = json.loads(last)
-    except ValueError:
-        answer = None
+        answer = parse_answer(last)
+    except ValueError as error:
+        answer, why = None, str(error)
     if not isinstance(answer, dict):
         if may_be_silent:
             return {}
         raise RefusedError(
-            f"The device program on {machine.title} answered {command} with {last[:200]!r}, not with a JSON object. "
-            "Is another program of that name installed there?"
+            f"The device program on {machine.title} answered {command} with {last[:200]!r}, not with a JSON object "
+            f"({why:.200}). Is another program of that name installed there?"
         )
     return answer
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from embedl_device.interpreter import python_argv
+from embedl_hub.core.answer import parse_answer
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError
 from embedl_hub.refusal import RefusedError
@@ -45,7 +46,9 @@ def call_worker(
         own = [line.removeprefix(_MARK) for line in error.stderr.splitlines() if line.startswith(_MARK)]
         otherwise = f"{ending}: {error}" if isinstance(ending, str) else ending(error)
         raise RefusedError(own[-1] if own else otherwise) from error
-    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    result = parse_answer(next(iter(done.stdout.splitlines()[-1:]), ""))
+    if not isinstance(result, dict):
+        raise RefusedError(f"{module} ended without an answer.")
     return result
 
 

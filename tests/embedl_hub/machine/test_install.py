@@ -72,6 +72,25 @@ def test_what_is_no_python_is_said(board: Device, tmp_path: Path) -> None:
         need_packages(ctx, "board", ("numpy",), python=python)
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"libc": ["glibc", "2.2000000"]}, {"libc": ["glibc", "2." + "9" * 5000]}, {"libc": "glibc"}, {"libc": [1, 2]},
+        {"machine": "aarch64 --index-url http://evil"}, {"machine": "x" * 10**6}, {"machine": "\x1b]0;x\x07"},
+        {"version": ["3", []]}, {"version": [3]}, {"version": 3}, {"bits": None}, {"bits": {}}, {"packages": []},
+        {"packages": {"numpy": {"a": 1}, "onnxruntime": None}},
+    ],
+    ids=lambda facts: f"{facts}"[:40],
+)  # fmt: skip
+def test_a_board_that_lies_about_its_python_is_refused(facts: dict[str, Any], board: Device, tmp_path: Path) -> None:
+    """Nothing of it becomes two million arguments of pip, an option of it, or an error of ours."""
+    python = python_that_says(tmp_path, json.dumps({**PI, **facts}))
+    with temporary_context([board]) as ctx, pytest.raises(DeviceError) as caught:
+        need_packages(ctx, "board", ("numpy", "onnxruntime"), python=python)
+    assert len(str(caught.value)) < 1000
+    assert "\x1b" not in str(caught.value)
+
+
 def test_a_device_without_a_runner_is_refused() -> None:
     """A cloud has no folder of ours."""
     with (

@@ -145,11 +145,15 @@ class Board:
             if self._root is None:
                 wanted = "" if self._device.artifact_root is None else str(self._device.artifact_root)
                 answer = parse_probe(self._script(PROBE, wanted))
-                if "root" not in answer:
-                    raise DeviceError(f"Device {self._device.name!r} did not say where its artifact folder is.")
+                root = answer.get("root", [""])[0]
+                if not root.startswith("/") or not root.isprintable():
+                    raise DeviceError(
+                        f"Device {self._device.name!r} did not say where its artifact folder is, but {root!r:.100}. "
+                        "Does a login by hand get a shell that answers?"
+                    )
                 found = spec_of(answer)
                 self._spec = self._device.spec.over(found)
-                self._root = RemotePath(answer["root"][0])
+                self._root = RemotePath(root)
                 if self._remember is not None:
                     self._remember(found)
             return self._root

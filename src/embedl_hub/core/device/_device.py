@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from embedl_hub import accelerators
 from embedl_hub.core.device._runner import AnyPath, CommandRunner
@@ -135,19 +136,28 @@ def spec_of(answer: Mapping[str, list[str]]) -> DeviceSpec:
     return DeviceSpec(
         device_name=first("model"),
         **{name: first(name) for name in ("os", "architecture", "cpu")},
-        cores=int(cores) if cores and cores.isdigit() else None,
-        memory_bytes=int(memory) * 1024 if memory and memory.isdigit() else None,
+        cores=int(cores) if _is_count(cores) else None,
+        memory_bytes=int(memory) * 1024 if _is_count(memory) else None,
         accelerators=tuple(answer.get("accelerator", ())),
         versions={key.partition(".")[2]: values[0] for key, values in answer.items() if key.startswith("version.")},
         features=tuple(name for name in _FEATURES if name in flags),
     )
 
 
+def _is_count(text: str | None) -> TypeGuard[str]:
+    return text is not None and re.fullmatch("[0-9]{1,15}", text) is not None
+
+
+# An honest probe has some thirty lines; the longest is the processor's list of features.
+_MOST_PROBE_LINES = 500
+_MOST_PROBE_CHARACTERS = 10_000
+
+
 def parse_probe(text: str) -> dict[str, list[str]]:
-    """Return the probe's lines as lists of values by key."""
+    """Return the probe's lines as lists of values by key; of what no honest board says, as much as one would."""
     answer: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
+    for line in text.splitlines()[:_MOST_PROBE_LINES]:
+        key, equals, value = line[:_MOST_PROBE_CHARACTERS].partition("=")
         if equals:
             answer.setdefault(key, []).append(value.strip())
     return answer

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from embedl_hub.core.device._bounded import FloodError
 from embedl_hub.core.device._lease import LocalLease, keep_local_lease
 from embedl_hub.core.device._process import ProcessGroup, execute
 from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_argv, path_text
@@ -42,7 +43,7 @@ class LocalCommandRunner:
         supervised = [shutil.which("sh") or "sh", "-c", SUPERVISE, "edgeproof", limit, shell, WATCH, folder, *words]
         try:
             outcome = execute(ProcessGroup(supervised), timeout_s=timeout_s, echo=not hide)
-        except OverflowError as error:
+        except FloodError as error:
             raise CommandError(words, None, stderr=str(error)) from error
         except OSError as error:
             # Arguments that are too long, or no process left to have.

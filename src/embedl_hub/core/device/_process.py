@@ -17,14 +17,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import IO, Protocol
 
+from embedl_hub.core.device._bounded import (
+    MOST_COMPLAINT_BYTES,
+    MOST_KEPT_BYTES,
+    MOST_OUTPUT_BYTES,
+    BoundedOutput,
+    FloodError,
+)
 from embedl_hub.core.device._script import BEAT_EVERY_S, STOP
 from embedl_hub.terminal import printable
 
 # The far side needs a moment to end the group and say so: two seconds between TERM and KILL, and a margin.
 _GRACE_S = 4.0
 _READ_BYTES = 1 << 16
-# A command that prints without end must not take this machine's memory with it.
-_MOST_OUTPUT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def stoppable_commands() -> Iterator[Commands]:
 
 
 def execute(process: Process, *, timeout_s: float | None, echo: bool) -> Outcome:
-    """Bring a supervised command to its end."""
+    """Bring a supervised command to its end; a ``FloodError`` when it had to be stopped for all that it printed."""
     commands = _COMMANDS.get() or Commands()
     with _Capture(process, echo=echo) as capture, commands.following(process):
         outcome = _execute(process, capture, timeout_s)
@@ -187,13 +192,12 @@ class _Capture:
         self._process = process
         self._echo = echo
         self._selector = selectors.DefaultSelector()
-        self._chunks: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self._chunks}
-        self._size = 0
+        self._kept = {"stdout": BoundedOutput(MOST_KEPT_BYTES), "stderr": BoundedOutput(MOST_COMPLAINT_BYTES)}
+        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in self._kept}
         self._next_beat = time.monotonic() + BEAT_EVERY_S
 
     def __enter__(self) -> _Capture:  # noqa: PYI034 - private, never subclassed
-        for name in self._chunks:
+        for name in self._kept:
             stream: IO[bytes] = getattr(self._process, name)
             self._selector.register(stream, selectors.EVENT_READ, name)
         return self
@@ -217,13 +221,9 @@ class _Capture:
             if not chunk:
                 self._selector.unregister(key.fileobj)
                 continue
-            self._size += len(chunk)
-            if self._size > _MOST_OUTPUT_BYTES:
-                raise OverflowError(
-                    f"the command printed more than {_MOST_OUTPUT_BYTES >> 20} MiB and was stopped; "
-                    "let it write to a file there, and get that"
-                )
-            self._chunks[key.data].append(chunk)
+            self._kept[key.data].add(chunk)
+            if sum(each.size_bytes for each in self._kept.values()) > MOST_OUTPUT_BYTES:
+                raise FloodError
             if self._echo:
                 sys.stderr.write(printable(self._decoders[key.data].decode(chunk)))
                 sys.stderr.flush()
@@ -244,5 +244,5 @@ class _Capture:
             self._process.stdin.flush()
 
     def text(self, name: str) -> str:
-        """Return everything printed to one stream."""
-        return b"".join(self._chunks[name]).decode("utf-8", "replace")
+        """Return what was printed to one stream, as far as it is kept."""
+        return self._kept[name].text()

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embedl_hub.core.device._bounded import FloodError
 from embedl_hub.core.device._lease import keep_remote_lease
 from embedl_hub.core.device._process import execute
 from embedl_hub.core.device._runner import AnyPath, CommandResult, Lease, as_argv, path_text
@@ -82,7 +83,7 @@ class SSHCommandRunner:
             session = self._connection.session(line)
             try:
                 outcome = execute(session, timeout_s=limit_s, echo=not hide)
-            except OverflowError as error:
+            except FloodError as error:
                 raise CommandError(words, None, stderr=str(error), place=self.config.place) from error
         if outcome.exit_code is not None:
             self._connection.check(session, f"while {words[0]!r} was running")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from embedl_hub.core.device._bounded import FloodError
 from embedl_hub.core.device._process import execute
 from embedl_hub.core.device._script import BEAT_LIMIT_S, CAPABILITIES
 from embedl_hub.core.device._ssh_config import SSHConfig, explain_connect_failure
@@ -29,6 +30,7 @@ _MOST_SESSIONS = 8
 _LARGE_BYTES = 8 << 20
 _ATTEMPTS = 3
 _SHELL_ANSWER_S = 30.0
+_MOST_COMPLAINT_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ class SSHConnection:
                     f"{self.config.place} did not finish the login within {limit_s:g} s. "
                     "Is the board overloaded, or the network slow? SSHConfig(connect_timeout_s=...) sets the limit."
                 ) from None
-            complaint.seek(0)
+            complaint.seek(max(0, complaint.seek(0, os.SEEK_END) - _MOST_COMPLAINT_BYTES))
             text = complaint.read().decode("utf-8", "replace")
         if code != 0:
             raise explain_connect_failure(self.config, text)
@@ -190,7 +192,10 @@ class SSHConnection:
             session = Session(self._socket_path, f"exec sh -c '{CAPABILITIES}'")
         except (MasterGoneError, SessionRefusedError) as error:
             raise ConnectError(f"{place} let us in but starts no command: {error}.") from error
-        found = execute(session, timeout_s=_SHELL_ANSWER_S, echo=False)
+        try:
+            found = execute(session, timeout_s=_SHELL_ANSWER_S, echo=False)
+        except FloodError as error:
+            raise ConnectError(f"{place} let us in but its shell does not stop talking: {error}.") from error
         if found.exit_code is None:
             raise ConnectError(
                 f"{place} let us in but its shell did not answer within {_SHELL_ANSWER_S:g} s. "

@@ -9,13 +9,13 @@ import secrets
 import shutil
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from embedl_hub.core.device._bounded import MOST_COMPLAINT_BYTES, MOST_OUTPUT_BYTES, BoundedOutput, FloodError
 from embedl_hub.core.device._process import Outcome, execute
 from embedl_hub.core.device._script import DISCARD, PLACE, RECEIVE_FILE, RECEIVE_FOLDER, SEND, command_line
 from embedl_hub.core.device._tree import pack, remove, unpack
@@ -47,12 +47,21 @@ def progress(title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
 
 
 _STALLED_S = 120.0
+# Fewer bytes than this in that time are no transfer: a board may send one at a time for ever.
+_LEAST_BYTES = 16 << 10
+# No board has a reason to send as much; what it sends is on this machine's disk before anything of it is known.
+_MOST_FETCHED_BYTES = 64 << 30
+# Other programs need some of the disk too.
+_RESERVE_BYTES = 1 << 30
 _POLL_S = 0.01
 # Below this size hashing first is quicker than the second question that hashing alongside costs.
 _HASH_FIRST_BYTES = 32 << 20
 _UNKNOWN_SIZE_BYTES = 1 << 30
 _FULL_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
 _DAMAGED = 74
+_MOST_LINES = 8
+_MOST_VALUE_CHARACTERS = 100
 _AGAIN = "Did the file change meanwhile? Send it again; if it fails again, check the disks."
 
 
@@ -115,7 +124,7 @@ class Transfer:
             if shutil.disk_usage(target.parent).free < _FULL_BYTES:
                 raise TransferError(f"{what}: there is no space left here. Free some (df -h).") from error
             raise
-        except (OSError, tarfile.TarError) as error:
+        except OSError as error:
             raise TransferError(f"{what}: {error}.") from error
         finally:
             remove(stream)
@@ -124,6 +133,8 @@ class Transfer:
     def _fetch(self, source: str, target: Path, part: Path, stream: Path, what: str) -> None:
         kind, sent, arrived = self._receive(source, stream, what)
         if kind == "folder":
+            if stream.stat().st_size > _room(target.parent):
+                raise TransferError(f"{what}: there is no space left here to unpack it. Free some (df -h).")
             part.mkdir()
             with stream.open("rb") as file:
                 arrived = _digest_of_hashes(unpack(file, part))
@@ -144,7 +155,8 @@ class Transfer:
             digest = _FollowingHash(stream)
             try:
                 line = command_line(SEND, "edgeproof", source, tool)
-                said = self._stream(line, file, advance, what, stdin=subprocess.DEVNULL, stdout=file).stderr
+                most = min(_room(stream.parent), _MOST_FETCHED_BYTES)
+                said = self._stream(line, file, advance, what, stdin=subprocess.DEVNULL, stdout=file, most=most).stderr
             finally:
                 arrived = digest.result()
         return _value_of("kind", said), _value_of("sha256", said), arrived
@@ -152,7 +164,10 @@ class Transfer:
     def _script(self, text: str, *arguments: str, what: str) -> None:
         with self._connection.slots:
             session = self._connection.session(command_line(text, "edgeproof", *arguments))
-            outcome = execute(session, timeout_s=_STALLED_S, echo=False)
+            try:
+                outcome = execute(session, timeout_s=_STALLED_S, echo=False)
+            except FloodError as error:
+                raise TransferError(f"{what}: {error}.") from error
         self._check(session, outcome, what)
 
     def _stream(
@@ -164,6 +179,7 @@ class Transfer:
         *,
         stdin: IO[bytes] | int,
         stdout: IO[bytes] | int = subprocess.PIPE,
+        most: int | None = None,
     ) -> Outcome:
         """Let ssh read or write a file by itself; how far it is shows in the offset it shares with us."""
 
@@ -172,7 +188,7 @@ class Transfer:
 
         with self._connection.slots:
             session = self._connection.session(line, stdin=stdin, stdout=stdout)
-            outcome = self._finish(session, position, advance)
+            outcome = self._finish(session, position, advance, most)
         self._check(session, outcome, what)
         return outcome
 
@@ -186,23 +202,25 @@ class Transfer:
             feeder.finish()
         self._check(session, outcome, what)
 
-    def _finish(self, session: Session, position: Callable[[], int], advance: Callable[[int], None]) -> Outcome:
-        """Wait for a transfer to end, as long as it moves."""
+    def _finish(
+        self, session: Session, position: Callable[[], int], advance: Callable[[int], None], most: int | None = None
+    ) -> Outcome:
+        """Wait for a transfer to end, as long as it moves and brings no more than there is room for."""
         output, complaint = _Drain(session.stdout), _Drain(session.stderr)
-        at, last_move = 0, time.monotonic()
+        pace = _Pace(self._place)
         try:
             while session.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     session.wait(_POLL_S)
-                now_at = position()
-                if now_at != at:
-                    advance(now_at - at)
-                    at, last_move = now_at, time.monotonic()
-                elif time.monotonic() - last_move > _STALLED_S:
+                if step := pace.moved(position()):
+                    advance(step)
+                if most is not None and pace.at > most:
                     raise TransferError(
-                        f"The transfer with {self._place} has not moved for {_STALLED_S:g} s. "
-                        "Is the board overloaded, or does its disk hang?"
+                        f"{self._place} sent more than {most >> 20} MiB, for which there is no room here; stopped. "
+                        "Is it what you asked for? Free some space (df -h)."
                     )
+                if output.is_flood or complaint.is_flood:
+                    raise TransferError(f"The transfer with {self._place} was stopped: {FloodError()}.")
         finally:
             session.kill()
         return Outcome(output.result(), complaint.result(), session.returncode)
@@ -213,7 +231,7 @@ class Transfer:
         self._connection.check(session, f"during a transfer ({what})")
         lines = (line for line in outcome.stderr.splitlines() if not line.startswith(("kind=", "sha256=")))
         ending = "no answer in time" if outcome.exit_code is None else f"exit code {outcome.exit_code}"
-        reason = "\n".join(lines).strip()[-500:] or ending
+        reason = "\n".join(list(lines)[-_MOST_LINES:]).strip()[-500:] or ending
         hint = ""
         if "No space left" in reason:
             hint = " Free some there (df -h), or choose another folder with artifact_root on the device."
@@ -222,6 +240,34 @@ class Transfer:
         elif outcome.exit_code == _DAMAGED:
             hint = f" {_AGAIN}"
         raise TransferError(f"{what}: {reason}.{hint}")
+
+
+class _Pace:
+    """Whether a transfer moves."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self.at = 0
+        self._start, self._start_at = time.monotonic(), 0
+
+    def moved(self, at: int) -> int:
+        """Return how far it came since it was last asked; raise when that is nothing for too long."""
+        step, self.at = at - self.at, at
+        now = time.monotonic()
+        if self.at - self._start_at >= _LEAST_BYTES:
+            self._start, self._start_at = now, at
+        elif now - self._start > _STALLED_S:
+            raise TransferError(
+                f"The transfer with {self._place} has hardly moved for {_STALLED_S:g} s ({self.at - self._start_at} "
+                "bytes). Is the board overloaded, or does its disk hang?"
+            )
+        return step
+
+
+def _room(folder: Path) -> int:
+    """Return how much may be written into a folder and leave some for others."""
+    disk = shutil.disk_usage(folder)
+    return max(0, disk.free - min(_RESERVE_BYTES, disk.total // 20))
 
 
 class _Background:
@@ -236,21 +282,27 @@ class _Background:
 
 
 class _Drain(_Background):
-    """Reads a pipe to its end, so that the writer never blocks."""
+    """Reads a pipe to its end, so that the writer never blocks, and keeps the first and the last of it."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
-        self._text = ""
+        self._kept = BoundedOutput(MOST_COMPLAINT_BYTES)
         self._stream = stream
         super().__init__()
+
+    @property
+    def is_flood(self) -> bool:
+        """Whether it is more than anybody will read."""
+        return self._kept.size_bytes > MOST_OUTPUT_BYTES
 
     def _work(self) -> None:
         if self._stream is not None:
             with self._stream:
-                self._text = self._stream.read().decode("utf-8", "replace")
+                while chunk := os.read(self._stream.fileno(), _READ_BYTES):
+                    self._kept.add(chunk)
 
     def result(self) -> str:
         self._thread.join()
-        return self._text
+        return self._kept.text()
 
 
 class _Feeder(_Background):
@@ -314,7 +366,7 @@ class _FollowingHash(_Background):
 
 def _value_of(key: str, text: str) -> str:
     found = [line.partition("=")[2] for line in text.splitlines() if line.startswith(f"{key}=")]
-    return found[-1].strip() if found else "nothing"
+    return found[-1].strip()[:_MOST_VALUE_CHARACTERS] if found else "nothing"
 
 
 def _digest_of_hashes(hashes: Iterable[str]) -> str:

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+from embedl_hub.core.device._tar import Kind, read_entries
 from embedl_hub.errors import TransferError
 from embedl_hub.tracking import walk_files
 
 _CHUNK_BYTES = 1 << 20
+# Deeper than any path that can be used, and not as deep as a function may call itself.
+_MOST_PARTS = 200
 
 
 def pack(folder: Path, stream: IO[bytes], advance: Callable[[int], None]) -> None:
@@ -41,32 +44,28 @@ def pack(folder: Path, stream: IO[bytes], advance: Callable[[int], None]) -> Non
 
 def unpack(stream: IO[bytes], folder: Path) -> list[str]:
     """Read a tar stream from a board, whose names are hostile until checked, into a new folder; return the hashes."""
-    hashes: list[str] = []
+    hashes: dict[Path, str] = {}
     links: list[tuple[Path, str]] = []
     made: set[Path] = set()
-    with tarfile.open(fileobj=stream, mode="r:") as archive:
-        for entry in archive:
-            name = _checked_name(entry.name)
-            target = folder / name
-            if entry.issym():
-                links.append((target, _checked_link(name, entry.linkname)))
-                continue
-            needed = target if entry.isdir() else target.parent
-            if needed not in made:
-                needed.mkdir(parents=True, exist_ok=True)
-                made.add(needed)
-            if entry.isreg():
-                with archive.extractfile(entry) as source:  # type: ignore[union-attr]
-                    hashes.append(_write_new(target, source, executable=bool(entry.mode & 0o100)))
-            elif entry.islnk():
-                # A second name of a file that came before: here it becomes a file of its own.
-                original = folder / _checked_name(entry.linkname)
-                with original.open("rb") as source:
-                    hashes.append(_write_new(target, source, executable=os.access(original, os.X_OK)))
-            elif not entry.isdir():
-                raise TransferError(
-                    f"The board sent {entry.name!r}, which is neither a file, a folder nor a link; refused."
-                )
+    for entry in read_entries(stream):
+        name = _checked_name(entry.name)
+        target = folder / name
+        if entry.kind is Kind.LINK:
+            links.append((target, _checked_link(name, entry.link)))
+            continue
+        needed = target if entry.kind is Kind.FOLDER else target.parent
+        if needed not in made:
+            needed.mkdir(parents=True, exist_ok=True)
+            made.add(needed)
+        if entry.kind is Kind.FILE:
+            hashes[target] = _write_new(target, stream, entry.size_bytes, executable=entry.is_executable)
+        elif entry.kind is Kind.SECOND_NAME:
+            # Of a file that came before, and costs nothing, however many there are.
+            original = folder / _checked_name(entry.link)
+            if original not in hashes:
+                raise TransferError(f"The board sent {entry.name!r} as another name of nothing that it sent; refused.")
+            target.hardlink_to(original)
+            hashes[target] = hashes[original]
     # Links come last, so that nothing is ever written through one.
     for target, aim in links:
         _check_inside(target.parent, folder, f"the name {str(target.relative_to(folder))!r}")
@@ -75,7 +74,7 @@ def unpack(stream: IO[bytes], folder: Path) -> list[str]:
     # A link may lead out by way of another one, whatever their texts say.
     for target, aim in links:
         _check_inside(target, folder, f"the link {str(target.relative_to(folder))!r} -> {aim!r}")
-    return hashes
+    return list(hashes.values())
 
 
 def remove(path: Path) -> None:
@@ -88,14 +87,21 @@ def remove(path: Path) -> None:
 def _checked_name(name: str) -> str:
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\0" in name or not name:
-        raise TransferError(f"The board sent the name {name!r}, which leads out of the target folder; refused.")
+        raise TransferError(f"The board sent the name {name!r:.300}, which leads out of the target folder; refused.")
+    if len(parts) > _MOST_PARTS:
+        raise TransferError(f"The board sent a name of {len(parts)} folders in each other; refused.")
     return posixpath.normpath(name)
 
 
-def _write_new(target: Path, source: IO[bytes], *, executable: bool) -> str:
+def _write_new(target: Path, stream: IO[bytes], size_bytes: int, *, executable: bool) -> str:
     digest = hashlib.sha256()
     with target.open("xb") as file:
-        while chunk := source.read(_CHUNK_BYTES):
+        left = size_bytes
+        while left:
+            chunk = stream.read(min(left, _CHUNK_BYTES))
+            if not chunk:
+                raise TransferError(f"The board's stream ends in the middle of {target.name!r}.")
+            left -= len(chunk)
             digest.update(chunk)
             file.write(chunk)
     if executable:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from embedl_hub.core.answer import parse_answer
 from embedl_hub.core.compile import CompileError
 from embedl_hub.errors import CommandError, TrackingError, TransferError
 from embedl_hub.machine.machine import Machine, unlogged
@@ -116,13 +118,15 @@ class KeptEngine(NamedTuple):
 def find_engine(machine: Machine[ProviderConfig], key: Key) -> KeptEngine | None:
     """Return the engine that is kept there, if there is one."""
     try:
-        note = json.loads(_script(machine, _FIND, str(machine.cache(FOLDER)), key.hexdigest()))
+        note = parse_answer(_script(machine, _FIND, str(machine.cache(FOLDER)), key.hexdigest()))
+        if not isinstance(note, dict) or not re.fullmatch("[0-9a-f]{64}", str(note["sha256"])):
+            return None
         return KeptEngine(str(note["sha256"]), int(note["size_bytes"]), dict(note["engine"]))
     except CommandError as error:
         if error.exit_code == _ABSENT:
             return None
         raise
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from embedl_hub.core.answer import parse_answer
 from embedl_hub.core.document import LayerRow
 from embedl_hub.errors import quoted_list
 from embedl_hub.models.onnx_file import nodes_of
@@ -251,8 +252,8 @@ def _output(name: str, dimensions: str, values: Sequence[str]) -> Output:
 def _json(text: str, form: _Format) -> Any:  # noqa: ANN401 - whatever the file holds
     try:
         # Layer names may hold control characters; the separators of the metadata are some.
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError) as error:
+        return parse_answer(text, strict=False)
+    except ValueError as error:
         raise form.refusal(f"{_shown(text)} ({error})") from error
 
 

@@ -174,7 +174,7 @@ def test_an_interrupt_ends_a_transfer(
         if moved_bytes(folder) > LARGE_BYTES // 10:
             raise KeyboardInterrupt
 
-    def watched(self: Any, session: Any, position: Callable[[], int], _: object) -> object:
+    def watched(self: Any, session: Any, position: Callable[[], int], *_: object) -> object:
         return finish(self, session, position, interrupt)
 
     finish = _ssh_transfer.Transfer._finish
@@ -198,7 +198,7 @@ def test_a_transfer_that_does_not_move_is_ended(
     (tmp_path / "bin/cat").chmod(0o755)
     server = new_server(environment={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
     (tmp_path / "file").write_bytes(bytes(1 << 24))
-    with fault(TransferError, "has not moved for 1 s", "overloaded", within_s=15):
+    with fault(TransferError, "has hardly moved for 1 s", "overloaded", within_s=15):
         connect(server).put(tmp_path / "file", tmp_path / "there")
 
 
