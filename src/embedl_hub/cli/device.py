@@ -34,6 +34,7 @@ _SSH_OPTIONS = {
     "config_file": "Another ssh configuration.",
 }
 _STEP_LIMIT_S = 30.0
+_MOST_SAID = 500
 
 
 @click.group()
@@ -189,12 +190,12 @@ def _spec_words(ctx: HubContext, name: str) -> str:
     words = [spec.device_name, spec.architecture, spec.os, spec.cpu, f"{spec.cores} cores" if spec.cores else None]
     if family := spec.kernel_family("onnxruntime"):
         words.append(f"integer kernels {family}")
-    return ", ".join(word for word in (*words, *spec.accelerators) if word) or "it does not say"
+    return ", ".join(word for word in (*words, *spec.accelerators) if word)[:_MOST_SAID] or "it does not say"
 
 
 def _said(runner: CommandRunner, argv: list[str]) -> str:
-    """Run a command and return the first line it says."""
-    return runner.run(argv, hide=True, timeout_s=_STEP_LIMIT_S).stdout.strip().partition("\n")[0]
+    """Run a command and return the first line it says, as much of it as fits a table."""
+    return runner.run(argv, hide=True, timeout_s=_STEP_LIMIT_S).stdout.strip().partition("\n")[0][:_MOST_SAID]
 
 
 def _find(path: Path, name: str) -> Mapping[str, Any]:

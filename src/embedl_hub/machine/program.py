@@ -17,7 +17,7 @@ import numpy as np
 
 from embedl_device import DOCUMENT_FORMAT
 from embedl_device.statistics import Ratio, paired_ratio, rank, without_waiting
-from embedl_hub.core.answer import parse_answer
+from embedl_hub.core.answer import Form, check_form, parse_answer
 from embedl_hub.core.document import ProfileDocument, write_document
 from embedl_hub.core.profile import PairedModel, PairedResult
 from embedl_hub.errors import CommandError, quoted_list
@@ -37,6 +37,29 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("embedl_hub")
 _NOT_FOUND = 127
 _FAILED = 1
+
+# What is read of every answer, and of that to "pair": a board may be in other hands than ours.
+_ANSWER: Form = {
+    "problem?": str,
+    "runtime_version?": str,
+    "warnings?": [str],
+    "kernels?": {"family?": str, "u8s8?": str},
+    "board?": {"architecture?": str, "cpu_features?": [str]},
+    "placement?": {"*": [{"name": str, "op_type": str}]},
+}
+_PAIRED: Form = {
+    "rounds": float,
+    "loaded_at": [int],
+    "models": [
+        {
+            "file_name": str,
+            "samples_us": [float],
+            "waited_us?": [float],
+            "latency_ms": {"median": float},
+            "data": {"inputs": {"*": {"shape": [int]}}},
+        }
+    ],
+}
 
 
 def call_program(
@@ -106,7 +129,7 @@ def log_kernels(ctx: HubContext, answer: Mapping[str, Any], more: Sequence[str] 
     if kernels:
         ctx.client.log_param("kernel_family", kernels.get("family"))
         ctx.client.log_param("$kernels", kernels)
-    warnings = [*answer.get("warnings", ()), *more]
+    warnings = [*(answer.get("warnings") or ()), *more]
     for warning in warnings:
         _LOG.warning("%s", warning)
     if warnings:
@@ -127,7 +150,18 @@ def _answer(machine: Machine[MeasuringConfig], command: str, stdout: str, *, may
             f"The device program on {machine.title} answered {command} with {last[:200]!r}, not with a JSON object "
             f"({why:.200}). Is another program of that name installed there?"
         )
+    _check_answer(answer, _ANSWER, machine, command)
     return answer
+
+
+def _check_answer(answer: dict[str, Any], form: Form, machine: Machine[MeasuringConfig], command: str) -> None:
+    try:
+        check_form(answer, form, "the answer")
+    except ValueError as error:
+        raise RefusedError(
+            f"The device program on {machine.title} answered {command} as it never does: {error}. "
+            "Install the same version of edgeproof-device there."
+        ) from error
 
 
 def _failure_message(machine: Machine[MeasuringConfig], runtime: Runtime, command: str, error: CommandError) -> str:
@@ -291,18 +325,21 @@ def measure_in_turns(
     plan = _plan(machine.config, samples, len(files))
     document = call_program(machine, runtime, "pair", [*model_args, *data_args, *args, *plan])
     _check_format(document, machine)
+    _check_answer(document, _PAIRED, machine, "pair")
+    if len(document["models"]) != len(models):
+        raise RefusedError(f"The device program on {machine.title} measured other models than it was given.")
     return _keep_paired(ctx, machine, document)
 
 
 def _keep_paired(ctx: HubContext, machine: Machine[MeasuringConfig], document: dict[str, Any]) -> PairedResult:
     rows = document["models"]
     _log_shapes(ctx, rows)
-    times = [without_waiting(row["samples_us"], row["waited_us"]) for row in rows]
+    times = [without_waiting(row["samples_us"], row.get("waited_us")) for row in rows]
     loaded_at = document["loaded_at"]
     try:
         ratios = [Ratio(1.0), *(paired_ratio(each, times[0], loaded_at) for each in times[1:])]
         ranking = rank(times, loaded_at)
-    except ValueError as error:
+    except (ValueError, IndexError, ArithmeticError) as error:
         raise RefusedError(f"The device program on {machine.title} gave times that are none: {error}") from error
     document |= {"place": machine.title, "waiting_share": _waiting_share(rows)}
     document["ranking"] = [
@@ -349,6 +386,7 @@ def _plan(config: MeasuringConfig, samples: int, models: int) -> list[str]:
 
 def _waiting_share(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Return how much of all times was waiting: how busy the processors were with other things."""
-    if any(row["waited_us"] is None for row in rows):
+    if any(row.get("waited_us") is None for row in rows):
         return None
-    return sum(sum(row["waited_us"]) for row in rows) / sum(sum(row["samples_us"]) for row in rows)
+    total = sum(sum(row["samples_us"]) for row in rows)
+    return sum(sum(row["waited_us"]) for row in rows) / total if total else None

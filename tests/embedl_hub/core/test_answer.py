@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from embedl_hub.core.answer import parse_answer
+from embedl_hub.core.answer import Form, check_form, parse_answer
 
 HOSTILE = {
     "deep lists": "[" * 100_000,
@@ -42,7 +42,7 @@ def test_memory_stays_bounded() -> None:
     """The worst that passes the bounds, in a process that may have 256 MB more than an honest one."""
     worst = "'[' + '{\"a\":[0.5]},' * 99_000 + '\"ab\",' * 900_000 + '0]'"
     code = (
-        "import resource; from embedl_hub.core.answer import parse_answer; parse_answer('[]')\n"
+        "import resource; from embedl_hub.core.answer import Form, check_form, parse_answer; parse_answer('[]')\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         f"value = parse_answer({worst})\n"
         "print(len(value), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
@@ -51,3 +51,36 @@ def test_memory_stays_bounded() -> None:
     count, megabytes = map(int, done.stdout.split())
     assert count == 999_001
     assert megabytes < 256
+
+
+FORM: Form = {"name": str, "times": [float], "more?": {"*": {"count": int}}, "any?": object, "flag?": bool}
+GOOD = {"name": "x", "times": [1, 2.5], "more": {"a": {"count": 1, "else": []}}, "flag": True, "unknown": {}}
+
+
+def test_a_form_names_what_is_wrong() -> None:
+    """The place, what is there and what should be."""
+    check_form(GOOD, FORM)
+    check_form({**GOOD, "more": None}, FORM)
+    for change, says in {
+        "name": "it has no 'name'", "times": "it.times is None|it has no 'times'",
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            check_form({**GOOD, change: None}, FORM)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"name": 1}, "it.name is 1, not str"),
+        ({"times": [1, True]}, r"it.times\[1\] is True, not float"),
+        ({"times": [1e999]}, r"it.times\[0\] is inf, not float"),
+        ({"times": [10**400]}, r"it.times\[0\] is 1000"),
+        ({"times": {}}, "it.times is {}, not a list"),
+        ({"more": []}, r"it.more is \[\], not an object"),
+        ({"more": {"a": {"count": 1.5}}}, "it.more.a.count is 1.5, not int"),
+        ({"flag": 1}, "it.flag is 1, not bool"),
+    ],
+)
+def test_a_lie_is_found(change: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        check_form({**GOOD, **change}, FORM)

@@ -129,7 +129,7 @@ def _number_format(machine: Machine[ONNXRuntimeConfig], doctor: Mapping[str, Any
     board = doctor.get("board") or {}
     same = str(board.get("architecture", "")).lower() == machine.architecture.lower()
     kernels = (doctor.get("kernels") or {}) if same else {}
-    return number_format(machine.architecture, tuple(board.get("cpu_features", ())), kernels.get("u8s8"))
+    return number_format(machine.architecture, tuple(board.get("cpu_features") or ()), kernels.get("u8s8"))
 
 
 def _predict_gain(

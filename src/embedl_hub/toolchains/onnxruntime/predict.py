@@ -107,8 +107,8 @@ def predict(
     described = doctor or call_program(machine, RUNTIME, "doctor", [])
     if described.get("problem"):
         raise RefusedError(f"{described['problem']} (doctor on {machine.title})")
-    board = described.get("board", {})
-    form = number_format(machine.architecture, tuple(board.get("cpu_features", ())))
+    board = described.get("board") or {}
+    form = number_format(machine.architecture, tuple(board.get("cpu_features") or ()))
     path, answer, table, measured_now = _table(ctx, machine, described, form)
     is_alike = machine.architecture.lower() == platform.machine().lower()
     found = workload(
@@ -122,8 +122,10 @@ def predict(
         gain = predict_gain(works_of(found["float"]), works_of(found["int8"]), table)
     except ValueError as error:
         raise RefusedError(f"Nothing can be predicted: {error}.") from error
-    kernels = answer.get("kernels", {})
-    return Prediction(gain, machine.title, kernels.get("family"), str(answer["runtime_version"]), path, measured_now)
+    kernels = answer.get("kernels") or {}
+    return Prediction(
+        gain, machine.title, kernels.get("family"), str(answer.get("runtime_version")), path, measured_now
+    )
 
 
 def predict_on_device(
@@ -173,7 +175,7 @@ def _table(
 def _key(
     machine: Machine[ONNXRuntimeConfig], described: Mapping[str, Any], form: NumberFormat, words: list[str]
 ) -> str:
-    board = described.get("board", {})
+    board = described.get("board") or {}
     # Machines that share a home all call themselves "this machine".
     host = socket.gethostname() if isinstance(machine.runner, LocalCommandRunner) else ""
     # What the runtime answered counts, not what the processor lists: a virtual machine may hide features.
