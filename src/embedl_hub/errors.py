@@ -16,7 +16,8 @@ HubError
 │  ├─ OutputError                    a result lacks a field
 │  └─ CompileError ProfileError InvokeError    a step failed
 ├─ TrackingError                     the store or the current run
-│  └─ StoreUnusableError             the store does not answer: locked, full, its database gone
+│  ├─ StoreUnusableError             the store does not answer: locked, full, its database gone
+│  └─ TooSlowError                   a question to the store was cut off at its time limit
 └─ WorkerLostError                   the process that ran a job is gone
 
 Anything else that escapes is a bug of ours and keeps its traceback.
@@ -43,6 +44,7 @@ __all__ = [
     "ProfileError",
     "SignatureError",
     "StoreUnusableError",
+    "TooSlowError",
     "TrackingError",
     "TransferError",
     "UnknownDeviceError",
@@ -220,6 +222,10 @@ class TrackingError(HubError):
 
 class StoreUnusableError(TrackingError):
     """The store does not answer now: it is locked or full, or its database is gone. It may come back."""
+
+
+class TooSlowError(TrackingError):
+    """A question to the store was cut off at its time limit."""
 
 
 class WorkerLostError(HubError):

@@ -36,6 +36,33 @@ _MIB = 1 << 20
     help="In MiB; no file may be larger.",
 )
 @click.option("--threads", type=click.IntRange(1, 256), default=32, show_default=True, help="Requests in work at once.")
+@click.option(
+    "--query-limit",
+    "query_s",
+    type=click.FloatRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds that the queries of one request may take.",
+)
+@click.option(
+    "--queries-at-once",
+    type=click.IntRange(1),
+    help="Reading requests of one key in work at once; the rest wait. The cores but one, at most 4, if not given.",
+)
+@click.option(
+    "--connections",
+    type=click.IntRange(10),
+    default=2000,
+    show_default=True,
+    help="Connections that wait for their clients; a new one takes the place of the oldest.",
+)
+@click.option(
+    "--connections-per-address",
+    type=click.IntRange(10),
+    default=500,
+    show_default=True,
+    help="As --connections, of one address.",
+)
 @click.option("--certificate", type=click.Path(exists=True, path_type=Path), help="Serve over TLS with this.")
 @click.option("--private-key", type=click.Path(exists=True, path_type=Path), help="The certificate's key.")
 @click.pass_context
@@ -51,7 +78,8 @@ def command(ctx: click.Context, /, home: Path | None, largest_artifact: int, **o
         raise click.UsageError("Name the server's own folder: --home FOLDER.")
     if (options["certificate"] is None) != (options["private_key"] is None):
         raise click.UsageError("--certificate and --private-key go together.")
-    settings = Settings(home.absolute(), largest_artifact_bytes=largest_artifact * _MIB, **options)  # type: ignore[arg-type]  # click checked them
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = Settings(home.absolute(), largest_artifact_bytes=largest_artifact * _MIB, **given)  # type: ignore[arg-type]  # click checked them
     if not KeyRing(settings.home).all():
         click.echo(f"No keys yet; make one: embedl-hub serve key add NAME --project '*' --home {home}", err=True)
     serve(settings, ready=lambda address: click.echo(f"Listening on {address}", err=True))

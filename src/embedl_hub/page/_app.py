@@ -137,8 +137,9 @@ class _Pages:
         """Return a handler for a view. It is no coroutine, so that it runs in a thread: the store waits for disks."""
 
         def handler(request: Request) -> Response:
-            started = time.perf_counter_ns()
-            response = self._respond(request, view(self._visit(request)), as_json=as_json)
+            started, visit = time.perf_counter_ns(), self._visit(request)
+            with visit.scope.whole.one_question():
+                response = self._respond(request, view(visit), as_json=as_json)
             response.headers["Server-Timing"] = f"page;dur={(time.perf_counter_ns() - started) / 1e6:.1f}"
             return response
 
@@ -148,7 +149,9 @@ class _Pages:
         """Return a handler that answers with a view as one file of this name."""
 
         def handler(request: Request) -> Response:
-            html, file_name = _export.alone(view(self._visit(request))), name.format(**request.path_params)
+            visit, file_name = self._visit(request), name.format(**request.path_params)
+            with visit.scope.whole.one_question():
+                html = _export.alone(view(visit))
             headers = {
                 "Content-Disposition": f'attachment; filename="{file_name}"',
                 "Cache-Control": "private, no-store",

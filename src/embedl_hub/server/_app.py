@@ -18,13 +18,14 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Mount
 from starlette.routing import Route as Address
 
-from embedl_hub.errors import ConfigError, HubError
+from embedl_hub.errors import ConfigError, HubError, TooSlowError
 from embedl_hub.server._keys import PREFIX, Buckets, Key, KeyRing
 from embedl_hub.server._login import PAGE_POLICY, Door, Guard, Sessions, current_key, limited_body, no_page
-from embedl_hub.server._refusal import Refusal, bad_request
+from embedl_hub.server._refusal import Refusal, bad_request, too_many
 from embedl_hub.server._routes import ROUTES, Route, document
 from embedl_hub.server._service import Answer, Call, File, Service
 from embedl_hub.server._telemetry import LOG, Metrics
+from embedl_hub.server._turns import Turns
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -43,6 +44,7 @@ _HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
 )
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 
 
@@ -52,9 +54,10 @@ def make_app(settings: Settings, page: Callable[[Door], ASGIApp] | None = None) 
     settings.home.mkdir(parents=True, exist_ok=True)
     service = Service(settings, metrics)
     failures = Buckets(_FAILURES_PER_S, _FAILURES_AT_ONCE)
-    api = _Api(service, keys, Buckets(settings.rate, settings.burst), failures, metrics)
+    rates, turns = Buckets(settings.rate, settings.burst), Turns(settings.queries_at_once, settings.query_s)
+    api = _Api(service, keys, rates, failures, turns, metrics)
     shown = no_page() if page is None else page(Door(lambda: service.seen_by(current_key()), current_key))
-    guard = Guard(shown, keys, Sessions(settings.home, keys), failures)
+    guard = Guard(shown, keys, Sessions(settings.home, keys), failures, rates, turns)
 
     @contextlib.asynccontextmanager
     async def alive(_: Starlette) -> AsyncIterator[None]:
@@ -102,11 +105,20 @@ class _Endpoint:
 class _Api:
     """Brings requests to the service."""
 
-    def __init__(self, service: Service, keys: KeyRing, rates: Buckets, failures: Buckets, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        service: Service,
+        keys: KeyRing,
+        rates: Buckets,
+        failures: Buckets,
+        turns: Turns,
+        metrics: Metrics,
+    ) -> None:
         self._service = service
         self._keys = keys
         self._rates = rates
         self._failures = failures
+        self._turns = turns
         self._metrics = metrics
         self._document = document(ROUTES)
 
@@ -126,9 +138,16 @@ class _Api:
         if route.is_upload:
             return await self._upload(request, values)
         body = await _json_body(request) if route.body is not None else None
+        call, handler = Call(key, values, body), self._service.handlers[route.name]
         with _translated():
-            answer = await run_in_threadpool(self._service.handlers[route.name], Call(key, values, body))
-        return _response(answer, request)
+            if route.access == "write":
+                return await run_in_threadpool(self._work, handler, call, request)
+            async with self._turns.taking(key.id):
+                return await run_in_threadpool(self._work, handler, call, request)
+
+    def _work(self, handler: Callable[[Call], Answer], call: Call, request: Request) -> Response:
+        with self._service.store.one_question():
+            return _response(handler(call), request)
 
     def _key(self, request: Request) -> Key:
         word, _, text = request.headers.get("authorization", "").partition(" ")
@@ -136,11 +155,11 @@ class _Api:
         if key is None:
             # Only who shows wrong keys is slowed down: others may come from the same address.
             if (wait_s := self._failures.wait_s(request.client.host if request.client else "")) > 0:
-                raise _too_many(wait_s)
+                raise too_many(wait_s)
             message = "Show a key that holds: Authorization: Bearer eh_..."
             raise Refusal(401, "no_key", message, headers={"WWW-Authenticate": "Bearer"})
         if (wait_s := self._rates.wait_s(key.id)) > 0:
-            raise _too_many(wait_s)
+            raise too_many(wait_s)
         return key
 
     async def _open(self, route: Route) -> Response:
@@ -230,6 +249,8 @@ def _translated() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise bad_request(str(error)) from error
+    except TooSlowError as error:
+        raise Refusal(503, "too_slow", str(error), headers={"Retry-After": "5"}) from error
     except (HubError, OSError) as error:
         LOG.warning("%s", error)
         cause = error if isinstance(error, OSError) else error.__cause__
@@ -237,11 +258,6 @@ def _translated() -> Iterator[None]:
         if full or "full" in str(cause):
             raise Refusal(507, "no_space", "The server's disk is full.", headers={"Retry-After": "30"}) from error
         raise Refusal(503, "unavailable", "Not at the moment; try again.", headers={"Retry-After": "1"}) from error
-
-
-def _too_many(wait_s: float) -> Refusal:
-    seconds = str(max(1, round(wait_s)))
-    return Refusal(429, "too_many_requests", "Too many requests.", headers={"Retry-After": seconds})
 
 
 async def _json_body(request: Request) -> Any:  # noqa: ANN401 - whatever the client sent
@@ -302,7 +318,17 @@ def _response(answer: Answer, request: Request | None) -> Response:
         return PlainTextResponse(answer.text)
     if answer.document is None:
         return Response(status_code=answer.status, headers=answer.headers)
-    return JSONResponse(answer.document, answer.status)
+    return Response(_encoded(answer.document), answer.status, media_type="application/json")
+
+
+def _encoded(document: object) -> bytes:
+    """Return a document as JSON; a long list by its items, so that other threads get their turns in between."""
+    match document:
+        case {"data": {"items": [_, *_] as items, "pagination": place}}:
+            text = ",".join(map(_to_json, items))
+            return f'{{"data":{{"items":[{text}],"pagination":{_to_json(place)}}}}}'.encode()
+        case _:
+            return _to_json(document).encode()
 
 
 def _send(file: File, request: Request) -> Response:

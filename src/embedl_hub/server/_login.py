@@ -7,6 +7,7 @@ changes something needs to come from a page of this very server.
 from __future__ import annotations
 
 import base64
+import contextlib
 import contextvars
 import hashlib
 import hmac
@@ -24,15 +25,21 @@ from urllib.parse import parse_qs, quote, urlsplit
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
+from embedl_hub.paths import replacing
+from embedl_hub.server._refusal import Refusal, too_many
+from embedl_hub.server._telemetry import LOG
+
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from embedl_hub.server._keys import Buckets, Key, KeyRing
+    from embedl_hub.server._turns import Turns
     from embedl_hub.tracking import Store
 
 COOKIE = "edgeproof_session"
 _LASTS_S = 12 * 3600
 _LARGEST_FORM = 4096
+_SECRET_BYTES = 32
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 _current: contextvars.ContextVar[Key] = contextvars.ContextVar("edgeproof_key")
 
@@ -85,11 +92,15 @@ class Sessions:
 class Guard:
     """Lets browsers with a cookie through to the page, and everybody else to the login form."""
 
-    def __init__(self, page: ASGIApp, keys: KeyRing, sessions: Sessions, failures: Buckets) -> None:
+    def __init__(
+        self, page: ASGIApp, keys: KeyRing, sessions: Sessions, failures: Buckets, rates: Buckets, turns: Turns
+    ) -> None:
         self._page = page
         self._keys = keys
         self._sessions = sessions
         self._failures = failures
+        self._rates = rates
+        self._turns = turns
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -100,9 +111,24 @@ class Guard:
         scope.setdefault("state", {})["key_id"] = answer.id
         token = _current.set(answer)
         try:
-            await self._page(scope, receive, send)
+            await self._show(answer, scope, receive, send)
+        except Refusal as refusal:
+            await PlainTextResponse(f"{refusal}\n", refusal.status, refusal.headers)(scope, receive, send)
         finally:
             _current.reset(token)
+
+    async def _show(self, key: Key, scope: Scope, receive: Receive, send: Send) -> None:
+        if (wait_s := self._rates.wait_s(key.id)) > 0:
+            raise too_many(wait_s)
+        async with contextlib.AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turns.taking(key.id))
+
+            async def sending(message: Message) -> None:
+                # Looking is what takes turns; whoever reads the answer slowly keeps nobody waiting.
+                await turn.aclose()
+                await send(message)
+
+            await self._page(scope, receive, sending)
 
     async def _answer(self, request: Request) -> Response | Key:
         """Return what the door itself answers, or the key that lets the request through."""
@@ -126,14 +152,13 @@ class Guard:
             return _form(then)
         if request.method != "POST":
             return PlainTextResponse("Only GET and POST.\n", 405, headers={"Allow": "GET, POST"})
-        who = request.client.host if request.client else ""
-        if self._failures.wait_s(who, take=False) > 0:
-            return PlainTextResponse("Too many tries; wait a little.\n", 429, headers={"Retry-After": "10"})
         form = parse_qs((await limited_body(request, _LARGEST_FORM) or b"").decode("utf-8", "replace"))
         then = _local(form.get("next", ["/"])[0])
         key = self._keys.find(form.get("key", [""])[0].strip())
         if key is None:
-            self._failures.wait_s(who)
+            # Only who shows wrong keys is slowed down: a colleague may come from the same address, or the same proxy.
+            if self._failures.wait_s(request.client.host if request.client else "") > 0:
+                return PlainTextResponse("Too many tries; wait a little.\n", 429, headers={"Retry-After": "10"})
             return _form(then, "That key does not open this server.", status=401)
         answer, cookie, secure = RedirectResponse(then, 303), self._sessions.start(key), request.url.scheme == "https"
         answer.set_cookie(COOKIE, cookie, max_age=_LASTS_S, httponly=True, samesite="lax", secure=secure)
@@ -185,14 +210,23 @@ async def limited_body(request: Request, most_bytes: int) -> bytes | None:
 
 
 def _secret(path: Path) -> bytes:
-    """Return the home's secret for signing, made on first use and readable by its owner only."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_bytes()
-    with os.fdopen(fd, "wb") as file:
-        file.write(secret := secrets.token_bytes(32))
-    return secret
+    """Return the home's secret for signing; made on first use, whole or not at all, for its owner only.
+
+    One of another length is what a crash or a full disk left: anybody can guess how it signs. A new one takes its
+    place, and browsers log in again.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if len(secret := path.read_bytes()) == _SECRET_BYTES:
+            return secret
+        LOG.warning("%s is damaged; it is made anew, and everybody has to log in again.", path)
+    with replacing(path) as part:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    # Read back: another server of this home may have made one at the same moment.
+    return path.read_bytes()
 
 
 def no_page() -> ASGIApp:

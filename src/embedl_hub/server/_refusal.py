@@ -30,3 +30,9 @@ def not_found() -> Refusal:
 def bad_request(message: str) -> Refusal:
     """Return the answer to what cannot be understood."""
     return Refusal(400, "bad_request", message)
+
+
+def too_many(wait_s: float) -> Refusal:
+    """Return the answer to whoever asks more often than is allowed."""
+    seconds = str(max(1, round(wait_s)))
+    return Refusal(429, "too_many_requests", "Too many requests.", headers={"Retry-After": seconds})

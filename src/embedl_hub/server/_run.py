@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from embedl_hub.server._login import Door
     from embedl_hub.server._settings import Settings
 
-_MOST_CONNECTIONS = 2000
-
 
 def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) -> None:
     """Serve until SIGTERM or Ctrl-C; requests that are being answered are finished first.
@@ -30,10 +28,14 @@ def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) 
     try:
         import uvicorn  # noqa: PLC0415 - an extra
 
+        from embedl_hub.server import _patience as patience  # noqa: PLC0415 - needs the extra too
         from embedl_hub.server._app import make_app  # noqa: PLC0415 - needs the extra too
     except ImportError as error:
         raise ConfigError(f"The server needs {error.name}: pip install 'edgeproof-hub[server]'") from error
     configure_logging()
+    # Half of the open files for clients that are waited for: the rest is for answers, runs and the database.
+    most = min(settings.connections, patience.raise_file_limit() // 2)
+    room = patience.Room(most, min(most, settings.connections_per_address))
     scheme = "http" if settings.certificate is None else "https"
     with _listening(settings) as listener:
         config = uvicorn.Config(
@@ -42,14 +44,15 @@ def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) 
             access_log=False,
             server_header=False,
             lifespan="on",
-            limit_concurrency=_MOST_CONNECTIONS,
+            http=patience.patient_in(room),
+            ws="none",
             timeout_graceful_shutdown=settings.shutdown_s,
             ssl_certfile=settings.certificate,
             ssl_keyfile=settings.private_key,
         )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        server = uvicorn.Server(config)
+        server = patience.PatientServer(config)
         ready(f"{scheme}://{shown}:{port}")
         # Uvicorn stops in good order and then raises the signal again for whoever had it before: that is a clean end.
         signal.signal(signal.SIGTERM, lambda *_: None)

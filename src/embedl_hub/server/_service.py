@@ -56,7 +56,13 @@ class Service:
     """A server's store and what can be asked of it: the handlers are the methods that ROUTES describes."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self.store = Store(settings.home, durable=settings.durable, database=settings.database, recovers=False)
+        self.store = Store(
+            settings.home,
+            durable=settings.durable,
+            database=settings.database,
+            recovers=False,
+            limit_s=settings.query_s,
+        )
         self.contents: Contents = (
             HomeContents(self.store) if settings.artifacts is None else BucketContents(settings.artifacts, self.store)
         )

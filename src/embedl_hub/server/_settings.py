@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
+
+_MOST_AT_ONCE = 4
+
+
+def _spare_cores() -> int:
+    """Return how many cores one key may keep busy, so that one is left to the others."""
+    return max(1, min(_MOST_AT_ONCE, len(os.sched_getaffinity(0)) - 1))
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,12 @@ class Settings:
     burst: float = 1000.0  # requests that one key may make at once
     largest_artifact_bytes: int = 16 << 30  # no file may be larger
     threads: int = 32  # how many requests are worked on at once
+    query_s: float = 5.0  # how long the questions of one request to the database may take
+    # How many reading requests of one key are worked on at once; the rest wait their turn
+    queries_at_once: int = field(default_factory=_spare_cores)
+    # How many connections wait for their clients, of one address and in all; a new one takes the place of the oldest
+    connections_per_address: int = 500
+    connections: int = 2000
     certificate: Path | None = None  # A file with the certificate, to serve over TLS
     private_key: Path | None = None  # A file with its key
     shutdown_s: int = 20  # how long requests may take to end after SIGTERM

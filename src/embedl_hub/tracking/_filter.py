@@ -28,6 +28,9 @@ OTHERS = ("duration", "archived", "model")
 GROUPS = ("metrics", "params", "tags", "artifacts")
 _LONGEST = 4000
 _DEEPEST = 50
+# Each is looked at for every run that the others leave.
+_MOST_CONDITIONS = 30
+_LONGEST_PART = 200
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -127,7 +130,7 @@ class _Token:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._next = self._depth = 0
+        self._next = self._depth = self._conditions = 0
         self._tokens: list[_Token] = []
         self._tokens = list(self._split(text))
 
@@ -181,6 +184,7 @@ class _Parser:
 
     def _comparison(self) -> Condition:
         field = self._field()
+        self._count(1)
         if self._take("word", "is"):
             negated = self._take("word", "not")
             if not self._take("word", "null"):
@@ -188,14 +192,27 @@ class _Parser:
             return Not(missing(field)) if negated else missing(field)
         negated = self._take("word", "not")
         if self._take("word", "in"):
-            condition = Joined("or", tuple(Compare(field, "=", value) for value in self._list()))
+            values = self._list()
+            self._count(len(values) - 1)
+            condition = Joined("or", tuple(Compare(field, "=", value) for value in values))
             return Not(condition) if negated else condition
         token = self._peek()
         sign = _SIGNS.get(token.text, token.text) if token and token.kind == "sign" else ""
         if negated or sign not in _COMPARISONS:
             raise self._wrong(f"one of {' '.join(_COMPARISONS)}, 'in' or 'is null' is expected here")
         self._next += 1
-        return Compare(field, sign, self._literal())
+        value = self._literal()
+        if sign == "~" and len(str(value)) > _LONGEST_PART:
+            raise ConfigError(f"What a text must contain may have {_LONGEST_PART} characters, not {len(str(value))}.")
+        return Compare(field, sign, value)
+
+    def _count(self, conditions: int) -> None:
+        self._conditions += conditions
+        if self._conditions > _MOST_CONDITIONS:
+            raise ConfigError(
+                f"The filter has more than {_MOST_CONDITIONS} conditions, each value of a list among them. "
+                "Ask in parts, or give the runs a tag and ask for that."
+            )
 
     def _list(self) -> tuple[Literal, ...]:
         self._need_sign("(")

@@ -19,7 +19,7 @@ from typing import Self
 import platformdirs
 
 from embedl_hub import trust
-from embedl_hub.errors import StoreUnusableError, TrackingError
+from embedl_hub.errors import StoreUnusableError, TooSlowError, TrackingError
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._filter import named_fields, parse
@@ -33,6 +33,7 @@ DATABASE_NAME = "hub.db"
 SERVED_NAME = "served"
 _AFTER_ALL = 2**53
 _YOUNG_S = 3600.0
+_MOST_RELATIVES = 1000
 ENVIRONMENT_VARIABLE = "EMBEDL_HUB_HOME"
 PROJECT_FOLDER = ".embedl"
 
@@ -83,17 +84,25 @@ class Store:
         durable: Also survive a power cut.
         database: The address of a PostgreSQL database to keep the index in, instead of ``hub.db``.
         recovers: Whether runs of dead processes are marked on opening; a server's runs live elsewhere.
+        limit_s: How long a question may take before it is cut off with a TooSlowError; None for any time.
     """
 
     def __init__(
-        self, home: str | os.PathLike[str], *, durable: bool = False, database: str | None = None, recovers: bool = True
+        self,
+        home: str | os.PathLike[str],
+        *,
+        durable: bool = False,
+        database: str | None = None,
+        recovers: bool = True,
+        limit_s: float | None = None,
     ) -> None:
         self.home = Path(home).absolute()
         self.durable = durable
         self.blobs = Blobs(self.home / "blobs", durable=durable)
         self._recovers = recovers
         self._database = open_database(database, self.home / DATABASE_NAME, durable=durable)
-        self._pool = Pool(self._database, lambda: TrackingError(f"The store {self.home} is not open."))
+        self._limit_s = limit_s
+        self._pool = Pool(self._database, lambda: TrackingError(f"The store {self.home} is not open."), limit_s=limit_s)
         self._scope = rows.Scope()
 
     def __enter__(self) -> Self:
@@ -109,7 +118,8 @@ class Store:
             with self.translated():
                 self.home.mkdir(parents=True, exist_ok=True)
                 self._pool.open()
-                with self._reading() as connection:
+                # However long it takes: a large index is brought to a new shape here.
+                with self._pool.lend(limited=False) as connection:
                     is_new = self._migrate(connection)
             if is_new and any(self.home.glob(f"runs/*/{_journal.MANIFEST_NAME}")):
                 # Somebody removed the index or copied only run folders here: the runs are what counts.
@@ -144,6 +154,10 @@ class Store:
         view, shown = copy.copy(self), self._scope.projects
         view._scope = rows.Scope(tuple(name for name in names if shown is None or name in shown))  # noqa: SLF001 - same class
         return view
+
+    def one_question(self) -> contextlib.AbstractContextManager[None]:
+        """Count all that this thread asks in a block against one time limit, where the store has one."""
+        return self._pool.one_question()
 
     def run_dir(self, run_id: str) -> Path:
         """Return the folder of a run."""
@@ -291,7 +305,7 @@ class Store:
             return replace(run, params={**run.params, **shared}) if shared else run
 
     def lineage(self, run_id: str) -> Lineage:
-        """Return the runs that a run was made from and that use what it made."""
+        """Return the runs that a run was made from and that use what it made, the first thousand of each."""
         with self._reading() as connection:
             made_from, used_by, parent, parts = (
                 tuple(
@@ -300,7 +314,7 @@ class Store:
                     for row in rows.runs_starting_with(connection, self._scope, other)
                     if row[1] == other
                 )
-                for ids in rows.relatives(connection, run_id)
+                for ids in rows.relatives(connection, run_id, _MOST_RELATIVES)
             )
             return Lineage(made_from, used_by, next(iter(parent), None), parts)
 
@@ -439,7 +453,12 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        with self._reading() as connection, self._database.committed(connection):
+        # What is written is written: only questions have a limit.
+        with (
+            self.translated(),
+            self._pool.lend(limited=False) as connection,
+            self._database.committed(connection),
+        ):
             yield connection
 
     @contextlib.contextmanager
@@ -450,6 +469,11 @@ class Store:
         except OSError as error:
             raise self.unusable(error) from error
         except Exception as error:
+            if self._database.is_over_limit(error):
+                raise TooSlowError(
+                    f"The question took longer than {self._limit_s:g} s and was cut off. Ask for less: fewer or rarer "
+                    "conditions, equality (=) in place of contains (~), an order by time or by a metric."
+                ) from error
             if not self._database.is_own_error(error):
                 raise
             if self._database.is_damage(error):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import http.client
+import json
 import threading
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -51,8 +55,15 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def port(home: Path) -> Iterator[int]:
     """A server in this process, with that page."""
+    with serving(Settings(home)) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def serving(settings: Settings) -> Iterator[int]:
+    """Serve that page in this process."""
     port = free_port()
-    server = uvicorn.Server(uvicorn.Config(make_app(Settings(home), page), port=port, log_config=None))
+    server = uvicorn.Server(uvicorn.Config(make_app(settings, page), port=port, log_config=None))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -147,6 +158,42 @@ def test_a_wrong_key_is_refused_and_guessing_slowed(port: int) -> None:
     assert "does not open" in text
     assert "set-cookie" not in headers
     assert 429 in {log_in(port, "eh_wrong")[0] for _ in range(30)}
+
+
+def test_wrong_keys_lock_no_colleague_out(port: int, home: Path) -> None:
+    """Who shows a right key gets in, whoever guesses at the same address or behind the same proxy."""
+    _, key = KeyRing(home).add("colleague", ["ours"], "read")
+    assert 429 in {log_in(port, "eh_wrong")[0] for _ in range(30)}
+    assert log_in(port, key)[0] == 303
+    assert ask(port, "GET", "/api/projects", Authorization=f"Bearer {key}")[0] == 200
+
+
+@pytest.mark.parametrize("left", [b"", b"short", b"x" * 33], ids=["empty", "short", "long"])
+def test_a_damaged_secret_signs_nothing(home: Path, left: bytes) -> None:
+    """What a crash left of the file is no secret: anybody could sign with it."""
+    ring = KeyRing(home)
+    key: Key = ring.add("lead", ["*"], "write")[0]
+    (home / "session.key").write_bytes(left)
+    body = base64.urlsafe_b64encode(json.dumps([key.id, 2**40]).encode()).decode().rstrip("=")
+    forged = f"{body}.{hmac.new(left, body.encode(), hashlib.sha256).hexdigest()}"
+    sessions = Sessions(home, ring)
+    assert sessions.key_of(forged) is None
+    assert sessions.key_of(sessions.start(key)) == key
+    assert len((home / "session.key").read_bytes()) == 32
+    assert (home / "session.key").stat().st_mode & 0o777 == 0o600
+    assert not [path for path in home.iterdir() if path.name.startswith(".session")]
+
+
+def test_the_page_has_the_rate_limit_of_the_api(home: Path) -> None:
+    """One budget for both: a key that asks too often is told so on the page too."""
+    with serving(Settings(home, rate=1.0, burst=10.0)) as port:
+        _, key = KeyRing(home).add("reader", ["ours"], "read")
+        cookie = log_in(port, key)[2]["set-cookie"].partition(";")[0]
+        answers = [ask(port, "GET", "/", Cookie=cookie) for _ in range(15)]
+        assert [status for status, _, _ in answers[:10]] == [200] * 10
+        assert 429 in {status for status, _, _ in answers}
+        assert "retry-after" in answers[-1][2]
+        assert ask(port, "GET", "/api/projects", Authorization=f"Bearer {key}")[0] == 429
 
 
 def test_a_cookie_ends(home: Path) -> None:

@@ -12,6 +12,7 @@ import functools
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,14 @@ _CONNECT_S = 10
 # Any number will do, as long as no other program of the same database uses it.
 _SHAPING_LOCK = 4_731_562_019
 _MOST_IDLE = 16
+_LOOK_AGAIN_S = 0.05
+# A limit in PostgreSQL is set again only when it is off by more: setting it costs a way there and back.
+_CLOSE_ENOUGH_S = 0.25
+_MOST_STATEMENTS = 256
+
+
+class OverLimitError(Exception):
+    """What a question may take is used up, between two of its statements."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +51,29 @@ class _PostgreSQLConnection:
 
     def __init__(self, inner: Any) -> None:  # noqa: ANN401 - psycopg is an extra
         self.inner = inner
+        self.ends: float | None = None
+        self._limit_s = 0.0  # what the server was told; 0 for no limit
 
     def execute(self, statement: str, values: Sequence[object] = (), /) -> Any:  # noqa: ANN401 - rows that sqlite3 has too
+        self.tell_limit()
         return self.inner.execute(_percent(statement), tuple(values))
 
     def executemany(self, statement: str, values: Sequence[Sequence[object]], /) -> None:
+        self.tell_limit()
         with self.inner.cursor() as cursor:
             cursor.executemany(_percent(statement), values)
 
     def close(self) -> None:
         self.inner.close()
+
+    def tell_limit(self) -> None:
+        """Have the server itself end a statement when the time of its question is over."""
+        left_s = 0.0 if self.ends is None else self.ends - time.monotonic()
+        if self.ends is not None and left_s <= 0:
+            raise OverLimitError
+        if abs(left_s - self._limit_s) > _CLOSE_ENOUGH_S or (left_s == 0) != (self._limit_s == 0):
+            self.inner.execute(f"SET statement_timeout = {max(1, int(left_s * 1000)) if left_s else 0}")
+            self._limit_s = left_s
 
 
 Connection: TypeAlias = sqlite3.Connection | _PostgreSQLConnection
@@ -81,6 +103,12 @@ class Database(Protocol):
     def committed(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
         """Run a block as one transaction that writes."""
 
+    def limit(self, connection: Connection, ends: float | None) -> None:
+        """Cut statements off that still run at this moment of the monotonic clock; None lets them run."""
+
+    def is_over_limit(self, error: BaseException) -> bool:
+        """Tell whether an error means that a statement was cut off."""
+
     def is_damage(self, error: BaseException | None) -> bool:
         """Tell whether an error means that the database itself is broken."""
 
@@ -106,6 +134,7 @@ class SQLite:
         self.path = path
         self._durable = durable
         self._writing = threading.Lock()
+        self._watch = _Watch()
 
     @property
     def is_read_only(self) -> bool:
@@ -159,6 +188,14 @@ class SQLite:
                     connection.execute("ROLLBACK")
                 raise
 
+    def limit(self, connection: Connection, ends: float | None) -> None:
+        assert isinstance(connection, sqlite3.Connection)  # noqa: S101 - it comes from connect
+        self._watch.limit(connection, ends)
+
+    def is_over_limit(self, error: BaseException) -> bool:
+        is_cut = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+        return is_cut or isinstance(error, OverLimitError)
+
     def is_damage(self, error: BaseException | None) -> bool:
         # SQLITE_ERROR here means that a table or column of ours is not there.
         codes = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
@@ -173,6 +210,42 @@ class SQLite:
             f"The index {self.path} is damaged ({error}). The runs are safe in {home / 'runs'}: "
             f"rebuild it with: embedl-hub reindex --home {home}"
         )
+
+
+class _Watch:
+    """Interrupts statements whose time is over, from a thread of its own.
+
+    A progress handler would be asked after so many steps; one step that compares long texts can take a second.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._ends: dict[sqlite3.Connection, float] = {}
+        self._thread: threading.Thread | None = None
+
+    def limit(self, connection: sqlite3.Connection, ends: float | None) -> None:
+        with self._condition:
+            if ends is None:
+                self._ends.pop(connection, None)
+                return
+            if not self._ends:
+                self._condition.notify()
+            self._ends[connection] = ends
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="edgeproof-limit", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                while not self._ends:
+                    self._condition.wait()
+                now = time.monotonic()
+                # Under the lock: a connection that was given back belongs to somebody else.
+                for connection, ends in self._ends.items():
+                    if ends <= now:
+                        connection.interrupt()
+            time.sleep(_LOOK_AGAIN_S)
 
 
 class PostgreSQL:
@@ -199,6 +272,8 @@ class PostgreSQL:
 
     def connect(self) -> Connection:
         inner = _psycopg().connect(self._address, autocommit=True, connect_timeout=_CONNECT_S)
+        # One statement is one process of the server's: a heavy one must leave the other cores to others.
+        inner.execute("SET max_parallel_workers_per_gather = 0")
         return _PostgreSQLConnection(inner)
 
     def version(self, connection: Connection) -> int:
@@ -222,8 +297,17 @@ class PostgreSQL:
     @contextlib.contextmanager
     def committed(self, connection: Connection) -> Iterator[None]:
         assert isinstance(connection, _PostgreSQLConnection)  # noqa: S101 - it comes from connect
+        # Before it begins: what a transaction sets ends with it when it fails.
+        connection.tell_limit()
         with connection.inner.transaction():
             yield
+
+    def limit(self, connection: Connection, ends: float | None) -> None:
+        assert isinstance(connection, _PostgreSQLConnection)  # noqa: S101 - it comes from connect
+        connection.ends = ends
+
+    def is_over_limit(self, error: BaseException) -> bool:
+        return isinstance(error, OverLimitError | _psycopg().errors.QueryCanceled)
 
     def is_damage(self, error: BaseException | None) -> bool:
         errors = _psycopg().errors
@@ -239,7 +323,8 @@ class PostgreSQL:
         )
 
 
-@functools.cache
+# Bounded: whoever writes filters writes statements, and no two need be alike.
+@functools.lru_cache(maxsize=_MOST_STATEMENTS)
 def _percent(statement: str) -> str:
     return statement.replace("%", "%%").replace("?", "%s")
 
@@ -267,11 +352,18 @@ def open_database(address: str | None, sqlite_path: Path, *, durable: bool) -> D
 
 
 class Pool(_fork.ForkAware):
-    """Lends connections; a thread that has one gets the same again. ``closed`` makes the error when it is shut."""
+    """Lends connections; a thread that has one gets the same again.
 
-    def __init__(self, database: Database, closed: Callable[[], Exception]) -> None:
+    Args:
+        database: What the connections lead to.
+        closed: Makes the error when the pool is shut.
+        limit_s: How long a question may take; None for as long as it takes.
+    """
+
+    def __init__(self, database: Database, closed: Callable[[], Exception], *, limit_s: float | None = None) -> None:
         self._database = database
         self._closed = closed
+        self._limit_s = limit_s
         self._condition = threading.Condition()
         self._idle: list[Connection] = []
         self._lent = 0
@@ -291,8 +383,20 @@ class Pool(_fork.ForkAware):
             self._drop_idle()
 
     @contextlib.contextmanager
-    def lend(self) -> Iterator[Connection]:
-        """Lend a connection for a block."""
+    def one_question(self) -> Iterator[None]:
+        """Count all that this thread asks in a block against one limit."""
+        if self._limit_s is None or getattr(self._own, "ends", None) is not None:
+            yield
+            return
+        self._own.ends = time.monotonic() + self._limit_s
+        try:
+            yield
+        finally:
+            self._own.ends = None
+
+    @contextlib.contextmanager
+    def lend(self, *, limited: bool = True) -> Iterator[Connection]:
+        """Lend a connection for a block; what is ``limited`` is cut off when the time of its question is over."""
         own: Connection | None = getattr(self._own, "connection", None)
         if own is not None:
             yield own
@@ -301,13 +405,24 @@ class Pool(_fork.ForkAware):
         self._own.connection = connection
         broken = False
         try:
+            if self._limit_s is not None:
+                self._database.limit(connection, self._ends() if limited else None)
             yield connection
         except BaseException as error:
-            broken = not isinstance(error, Exception) or self._database.is_own_error(error)
+            is_database = not isinstance(error, Exception) or self._database.is_own_error(error)
+            broken = is_database and not self._database.is_over_limit(error)
             raise
         finally:
+            if self._limit_s is not None:
+                self._database.limit(connection, None)
             self._own.connection = None
             self._give_back(connection, broken=broken)
+
+    def _ends(self) -> float:
+        ends: float | None = getattr(self._own, "ends", None)
+        if ends is not None and ends <= time.monotonic():
+            raise OverLimitError
+        return ends if ends is not None else time.monotonic() + (self._limit_s or 0)
 
     def before_fork(self) -> None:
         """Close what is idle once nothing is lent, and lend nothing until the fork is over."""

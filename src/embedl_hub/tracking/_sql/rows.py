@@ -282,15 +282,16 @@ def with_values(connection: Connection, row: tuple[object, ...], path_of: Callab
     )
 
 
-def relatives(connection: Connection, run_id: str) -> tuple[list[str], list[str], list[str], list[str]]:
+def relatives(connection: Connection, run_id: str, most: int) -> tuple[list[str], list[str], list[str], list[str]]:
     """Return the ids of the runs that a run was made from, of those that use it, of its parent and of its parts."""
     statement = f"""SELECT DISTINCT other_run.id FROM artifact AS own
         CROSS JOIN artifact AS other CROSS JOIN run AS other_run CROSS JOIN run AS own_run
         WHERE own_run.id = ? AND own.run = own_run.key AND other.sha256 = own.sha256
-        AND other.run <> own.run AND other_run.key = other.run
-        AND {_IS_INPUT.format("own")} = ? AND {_IS_INPUT.format("other")} = ? ORDER BY other_run.id"""  # noqa: S608 - our own words
-    made_from = [other for (other,) in connection.execute(statement, (run_id, 1, 0)) if other < run_id]
-    used_by = [other for (other,) in connection.execute(statement, (run_id, 0, 1)) if other > run_id]
+        AND other.run <> own.run AND other_run.key = other.run AND other_run.id {{}} own_run.id
+        AND {_IS_INPUT.format("own")} = ? AND {_IS_INPUT.format("other")} = ? ORDER BY other_run.id LIMIT ?"""  # noqa: S608 - our own words
+    made_from = connection.execute(statement.format("<"), (run_id, 1, 0, most)).fetchall()
+    used_by = connection.execute(statement.format(">"), (run_id, 0, 1, most)).fetchall()
     parent = connection.execute("SELECT parent_id FROM run WHERE id = ? AND parent_id IS NOT NULL", (run_id,))
-    parts = connection.execute("SELECT id FROM run WHERE parent_id = ? ORDER BY id", (run_id,))
-    return made_from, used_by, [other for (other,) in parent], [other for (other,) in parts]
+    parts = connection.execute("SELECT id FROM run WHERE parent_id = ? ORDER BY id LIMIT ?", (run_id, most))
+    made, used, above, below = ([other for (other,) in found] for found in (made_from, used_by, parent, parts))
+    return made, used, above, below
