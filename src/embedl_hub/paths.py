@@ -1,9 +1,13 @@
 """Paths here and paths on a device, as different types, so that one is never opened as the other."""
 
 import contextlib
+import errno
+import os
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 __all__ = ["LocalPath", "RemotePath"]
 
@@ -25,3 +29,91 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+class NotPlainError(OSError):
+    """A path leads over a link, out of its folder, or to something that is no file: it is not read."""
+
+
+def open_plain(path: Path, *, below: Path | None = None) -> BinaryIO:
+    """Open a regular file for reading, and nothing else: no pipe that would never end, no device.
+
+    With ``below``, every part of the path from that folder down must be what it seems: no links, no way out. For all
+    that may have come from elsewhere.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    if below is None:
+        fd = os.open(path, flags)
+    else:
+        *folders, name = _parts(path, below)
+        with _descended(below, folders) as folder:
+            try:
+                fd = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+            except OSError as error:
+                raise _told(error, path) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _not_plain(path)
+    return os.fdopen(fd, "rb")
+
+
+def check_plain(path: Path, below: Path) -> None:
+    """Refuse a path that is not a regular file or a folder, or leads there over a link, from ``below`` on down."""
+    place = below
+    for part in _parts(path, below):
+        place /= part
+        mode = place.lstat().st_mode
+        if not stat.S_ISDIR(mode) and not (place == path and stat.S_ISREG(mode)):
+            raise _not_plain(path)
+
+
+def is_plain(path: Path, below: Path) -> bool:
+    """Tell whether a path is a regular file, and leads there over no link from ``below`` on down."""
+    try:
+        check_plain(path, below)
+    except OSError:
+        return False
+    return path.is_file()
+
+
+def walk_plain(folder: Path, *, below: Path) -> Iterator[tuple[str, BinaryIO]]:
+    """Yield the regular files of a folder, each open and with its name inside it; what is anything else is left out."""
+    for current, folders, names in os.walk(folder):
+        folders.sort()
+        for path in (Path(current, name) for name in sorted(names)):
+            with contextlib.suppress(NotPlainError), open_plain(path, below=below) as file:
+                yield path.relative_to(folder).as_posix(), file
+
+
+def _parts(path: Path, below: Path) -> tuple[str, ...]:
+    parts = path.parts[len(below.parts) :]
+    if path.parts[: len(below.parts)] != below.parts or not parts or ".." in parts:
+        raise _not_plain(path)
+    return parts
+
+
+@contextlib.contextmanager
+def _descended(below: Path, folders: tuple[str, ...] | list[str]) -> Iterator[int]:
+    """Yield a folder's descriptor, reached without following a link."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    fd = os.open(below, flags)
+    try:
+        for name in folders:
+            try:
+                inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=fd)
+            except OSError as error:
+                raise _told(error, below.joinpath(*folders)) from error
+            os.close(fd)
+            fd = inner
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _told(error: OSError, path: Path) -> OSError:
+    # What the kernel says of a link that it was told not to follow.
+    return _not_plain(path) if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.ENXIO} else error
+
+
+def _not_plain(path: Path) -> NotPlainError:
+    return NotPlainError(errno.EINVAL, "It is a link, or no plain file inside its folder; it is not read", str(path))

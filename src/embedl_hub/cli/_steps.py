@@ -211,9 +211,14 @@ def copy_result(run: Run, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if artifact.is_folder:
-            shutil.copytree(artifact.local(), target)
+            target.mkdir()
+            for name, file in artifact.files():
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+                with (target / name).open("xb") as copy:
+                    shutil.copyfileobj(file, copy)
         else:
-            shutil.copyfile(artifact.local(), target)
+            with artifact.open() as file, target.open("wb") as copy:
+                shutil.copyfileobj(file, copy)
     except OSError as error:
         raise ConfigError(f"The result cannot be copied to {target}: {error}. It is kept in run {run.id}.") from error
 
@@ -254,7 +259,7 @@ def _outputs(run: Run) -> list[tuple[str, str]]:
     artifact = run.artifacts.get("output_file")
     if artifact is None or artifact.local_path is None or not artifact.file_name.endswith(".npz"):
         return []
-    arrays = read_arrays((str(artifact.local_path),))
+    arrays = read_arrays((str(artifact.local()),))
     return [
         (f"output {name}", f"{array.dtype} {'×'.join(map(str, array.shape))}, mean {array.mean():.4g}")
         for name, array in arrays.items()

@@ -258,14 +258,19 @@ def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Pa
 
 @command.command("import")
 @click.argument("file", type=_FILE)
+@click.option(
+    "--largest",
+    type=click.IntRange(1),
+    help="In MiB; how much it may unpack to. A hundred times its size and 64 MiB if not given.",
+)
 @home_option
 @json_option
-def import_(file: Path, home: Path | None, as_json: bool) -> None:
+def import_(file: Path, largest: int | None, home: Path | None, as_json: bool) -> None:
     """Take the runs of a bundle into this store; those that are here already stay as they are."""
     from embedl_hub.tracking import import_bundle  # noqa: PLC0415 - only here
 
     with Store(find_home(home, uses_devices=False)) as store:
-        imported = import_bundle(store, file)
+        imported = import_bundle(store, file, most_bytes=None if largest is None else largest << 20)
     facts = {"runs": imported.runs, "known_already": imported.known_already}
     text = f"{len(imported.runs)} runs imported, {len(imported.known_already)} already present."
     report(facts, text, as_json=as_json)

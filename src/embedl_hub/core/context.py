@@ -177,7 +177,7 @@ class HubContext:
         known = [place for place in places if place is not None]
         for place in known:
             if place.exists():
-                return place
+                return replace(artifact, local_path=place).local()
         looked = ", ".join(map(str, known)) or "nowhere: it was never here"
         raise TrackingError(
             f"Artifact {artifact.name!r} ({artifact.file_name}) of run {artifact.run_id or 'unknown'} is not on this "

@@ -295,6 +295,7 @@ def plan_of(run: Run) -> Plan:
     if run.component != SWEEP or artifact is None or artifact.local_path is None:
         raise ConfigError(f"Run {run.id} keeps no plan of a sweep here.")
     try:
-        return plan_from_json(artifact.local_path.read_text(encoding="utf-8"))
+        with artifact.open() as file:
+            return plan_from_json(file.read().decode())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The plan of the sweep {run.id} cannot be read: {error}.") from error

@@ -165,8 +165,10 @@ class _Pages:
         return _views.Visit(scope, request, self._caches.setdefault(scope.whole, TtlCache()))
 
     def downloading(self, request: Request) -> Response:
-        run = self._options.scope(request).run(request.path_params["run_id"])
-        return _export.artifact(run, request.path_params["name"])
+        scope = self._options.scope(request)
+        with scope.whole.one_question():
+            run = scope.run(request.path_params["run_id"])
+        return _export.artifact(run, request.path_params["name"], request.headers.get("range"))
 
     async def changing(self, request: Request) -> Response:
         if not self._options.may_write(request):

@@ -6,23 +6,25 @@ import base64
 import hashlib
 import os
 import re
-import stat
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 from urllib.parse import quote
 
 from markupsafe import Markup
-from starlette.background import BackgroundTask
-from starlette.responses import FileResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.responses import Response, StreamingResponse
 
-from embedl_hub.errors import ConfigError
+from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.fleet import SWEEP
 from embedl_hub.page._scope import NotHereError, Scope
 from embedl_hub.page._templates import FOLDER, library_text, style_ids, templates
 from embedl_hub.page._views import Answer, comparison_answer, run_answer, sweep_answer
 from embedl_hub.paths import replacing
+from embedl_hub.ranges import NoSuchRangeError, pieces, range_headers, wanted_bytes
 from embedl_hub.tracking import LoggedArtifact, Run, Store, now_ms
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "[^"]*";\n', re.MULTILINE)
@@ -84,32 +86,26 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def artifact(run: Run, name: str) -> Response:
-    """Answer with one artifact; a folder comes as a zip archive."""
+def artifact(run: Run, name: str, wanted: str | None) -> Response:
+    """Answer with one artifact, or the part of it that a Range header asks for; a folder comes as a zip archive."""
     logged = run.artifacts.get(name)
-    path = _inside(run, logged)
-    if logged is None or path is None:
-        raise NotHereError(f"Run {run.id} has no artifact {name!r} on this machine.")
-    name, clean_up = logged.file_name, None
-    if path.is_dir():
-        name, path = f"{name}.zip", _pack(path)
-        clean_up = BackgroundTask(path.unlink, missing_ok=True)
-    return FileResponse(path, media_type="application/octet-stream", headers=_headers(name), background=clean_up)
-
-
-def _inside(run: Run, found: LoggedArtifact | None) -> Path | None:
-    """Return the artifact's place, if it is a plain file or folder within the run's own folder."""
-    if found is None or found.local_path is None:
-        return None
-    path = found.local_path
-    folder = next((parent for parent in path.parents if parent.name == run.id), None)
     try:
-        mode = path.lstat().st_mode
-        is_plain = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
-        # Records may come from elsewhere: a name with dots, or a link, must lead nowhere else.
-        return path if folder is not None and is_plain and folder.resolve() in path.resolve().parents else None
-    except (OSError, ValueError):
-        return None
+        if logged is None:
+            raise FileNotFoundError(name)
+        name = f"{logged.file_name}.zip" if logged.is_folder else logged.file_name
+        file = _packed(logged) if logged.is_folder else logged.open()
+    except (OSError, TrackingError, ValueError) as error:
+        raise NotHereError(f"Run {run.id} has no artifact {name!r} on this machine.") from error
+    size = os.fstat(file.fileno()).st_size
+    try:
+        first, count = wanted_bytes(wanted, size)
+    except NoSuchRangeError as error:
+        file.close()
+        raise HTTPException(416, "The file has no such bytes.", {"Content-Range": str(error)}) from error
+    headers = _headers(name) | range_headers(first, count, size)
+    return StreamingResponse(
+        pieces(file, first, count), 200 if count == size else 206, headers, "application/octet-stream"
+    )
 
 
 def _headers(file_name: str) -> dict[str, str]:
@@ -123,16 +119,16 @@ def _headers(file_name: str) -> dict[str, str]:
     }
 
 
-def _pack(folder: Path) -> Path:
-    handle, name = tempfile.mkstemp(suffix=".zip")
+def _packed(logged: LoggedArtifact) -> IO[bytes]:
+    """Return a folder as an archive, in a file without a name: it goes with the answer, whatever becomes of that."""
+    logged.local()
+    archive_file = tempfile.TemporaryFile(suffix=".zip")  # noqa: SIM115 - closed when it is sent
     try:
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for current, _, names in os.walk(folder):
-                for path in (Path(current, name) for name in sorted(names)):
-                    # A link may lead anywhere; what the run logged are files.
-                    if stat.S_ISREG(path.lstat().st_mode):
-                        archive.write(path, path.relative_to(folder).as_posix())
+        with zipfile.ZipFile(archive_file, "w", zipfile.ZIP_STORED) as archive:
+            for name, file in logged.files():
+                with archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member:
+                    shutil.copyfileobj(file, member)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        archive_file.close()
         raise
-    return Path(name)
+    return archive_file

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from embedl_device.statistics import Verdict
 from embedl_hub.comparison import compare
@@ -230,17 +229,17 @@ def _logs(run: Run) -> list[tuple[str, str]]:
     for name, artifact in run.artifacts.items():
         if not artifact.is_folder and artifact.file_name.lower().endswith(_LOG_ENDINGS) and artifact.local_path:
             try:
-                ends.append((name, _tail(artifact.local_path)))
+                with artifact.open() as file:
+                    ends.append((name, _tail(file)))
             except OSError as error:
                 ends.append((name, f"(cannot be read: {error.strerror})"))
     return ends
 
 
-def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _LOG_BYTES))
-        text = file.read(_LOG_BYTES).decode("utf-8", "replace")
+def _tail(file: BinaryIO) -> str:
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _LOG_BYTES))
+    text = file.read(_LOG_BYTES).decode("utf-8", "replace")
     return text if size <= _LOG_BYTES else f"… ({size - _LOG_BYTES} bytes before)\n{text}"
 
 

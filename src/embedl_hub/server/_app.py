@@ -19,6 +19,7 @@ from starlette.routing import Mount
 from starlette.routing import Route as Address
 
 from embedl_hub.errors import ConfigError, HubError, TooSlowError
+from embedl_hub.ranges import NoSuchRangeError, pieces, range_headers, wanted_bytes
 from embedl_hub.server._keys import PREFIX, Buckets, Key, KeyRing
 from embedl_hub.server._login import PAGE_POLICY, Door, Guard, Sessions, current_key, limited_body, no_page
 from embedl_hub.server._refusal import Refusal, bad_request, too_many
@@ -36,7 +37,6 @@ LARGEST_BODY = 8 << 20
 _PIECE_BYTES = 1 << 20
 _FAILURES_PER_S, _FAILURES_AT_ONCE = 1.0, 20.0
 _RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})")
-_WANTED_RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
@@ -332,32 +332,17 @@ def _encoded(document: object) -> bytes:
 
 
 def _send(file: File, request: Request) -> Response:
-    first, last = _wanted(request.headers.get("range"), file.size)
-    count = last - first + 1
-    headers = {
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}",
-        "Content-Length": str(count),
-        "Accept-Ranges": "bytes",
-    }
-    if count < file.size:
-        headers["Content-Range"] = f"bytes {first}-{last}/{file.size}"
+    try:
+        first, count = wanted_bytes(request.headers.get("range"), file.size)
+    except NoSuchRangeError as error:
+        headers = {"Content-Range": str(error)}
+        raise Refusal(416, "no_such_range", "The file has no such bytes.", headers=headers) from error
+    disposition = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"}
+    headers = disposition | range_headers(first, count, file.size)
     status = 206 if count < file.size else 200
     return StreamingResponse(_read(file, first, count), status, headers, "application/octet-stream")
 
 
-def _wanted(text: str | None, size: int) -> tuple[int, int]:
-    match = _WANTED_RANGE.fullmatch(text or "")
-    if match is None:
-        return 0, size - 1
-    first, last = int(match[1]), min(int(match[2] or size - 1), size - 1)
-    if first > last:
-        raise Refusal(416, "no_such_range", "The file has no such bytes.", headers={"Content-Range": f"bytes */{size}"})
-    return first, last
-
-
 def _read(file: File, first: int, count: int) -> Iterator[bytes]:
-    with file.open() as source:
-        source.seek(first)
-        while count > 0 and (chunk := source.read(min(_PIECE_BYTES, count))):
-            count -= len(chunk)
-            yield chunk
+    # Opened when it is sent: whoever asks for the head alone costs no file.
+    yield from pieces(file.open(), first, count)

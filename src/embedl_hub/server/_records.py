@@ -1,33 +1,16 @@
-"""Records as clients send them: nothing in them is believed before it is checked here."""
+"""Records as a request brings them."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.server._refusal import bad_request
-from embedl_hub.tracking import RunStatus, RunType, check_file_name, check_name, folder_content
+from embedl_hub.tracking import check_record
 
 Record = dict[str, Any]
-Check: TypeAlias = Callable[[str, object], None]
 
 MOST_RECORDS = 5000
-MOST_FILES = 10_000
-LARGEST_TIME_MS = 253_402_300_799_999
-"""The end of the year 9999: later, no calendar of ours can show it."""
-LARGEST_INT = 2**63 - 1
-RUN_ID = re.compile(r"[0-9a-f]{8,64}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
-NOT_FINITE = ("nan", "inf", "-inf")
-_LARGEST_NUMBER = 1.7e308
-_FORMAT = 1
-_LONGEST_TEXT = 200_000
-_LONGEST_PATH = 4096
-_LONGEST_PART = 255
-_DEEPEST = 200
 
 
 def check_records(values: object) -> list[Record]:
@@ -37,8 +20,8 @@ def check_records(values: object) -> list[Record]:
     last = -1
     for number, record in enumerate(values):
         try:
-            _check(record)
-        except (ConfigError, ValueError) as error:
+            check_record(record)
+        except ConfigError as error:
             raise bad_request(f"Record {number}: {error}") from error
         if record["seq"] <= last:
             raise bad_request(f"Record {number}: seq {record['seq']} does not come after {last}.")
@@ -51,157 +34,3 @@ def contents_of(record: Record) -> dict[str, int]:
     if "files" in record:
         return {sha256: size for _, sha256, size in record["files"]}
     return {record["sha256"]: record["size_bytes"]}
-
-
-def _check(record: object) -> None:
-    if not isinstance(record, dict):
-        raise ValueError("must be an object.")  # noqa: TRY004 - all reasons leave as one kind
-    kind = record.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r:.100}.")
-    _check_plain(record)
-    fields = _COMMON | _KINDS[kind]
-    for name in record:
-        if name not in fields:
-            raise ValueError(f"a {kind} has no {name!r:.100}; known: {', '.join(fields)}.")
-    for name, check in fields.items():
-        if name in record:
-            check(name, record[name])
-        elif name not in _OPTIONAL:
-            raise ValueError(f"a {kind} needs {name}.")
-    if (kind == "start") != (record["seq"] == 0):
-        raise ValueError("a run starts with seq 0, and only there.")
-    if kind == "artifact":
-        _check_artifact(record)
-
-
-def _check_plain(value: object) -> None:
-    """Refuse what a database or a page cannot hold, at any depth; without recursion, which a client could exhaust."""
-    waiting: list[tuple[object, int]] = [(value, 0)]
-    while waiting:
-        item, depth = waiting.pop()
-        if depth > _DEEPEST:
-            raise ValueError(f"values are nested more than {_DEEPEST} deep.")
-        if isinstance(item, str):
-            try:
-                item.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError("a text is not valid Unicode.") from error
-        elif isinstance(item, float) and not math.isfinite(item):
-            raise ValueError("a number is not finite; it is written as text: " + ", ".join(NOT_FINITE))
-        elif isinstance(item, dict):
-            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
-        elif isinstance(item, list):
-            waiting += [(part, depth + 1) for part in item]
-
-
-def _any(name: str, value: object) -> None:
-    pass
-
-
-def _whole(least: int, most: int) -> Check:
-    def check(name: str, value: object) -> None:
-        if type(value) is not int or not least <= value <= most:
-            raise ValueError(f"{name} must be a whole number from {least} to {most}.")
-
-    return check
-
-
-def _or_none(check: Check) -> Check:
-    return lambda name, value: None if value is None else check(name, value)
-
-
-def _one_of(words: tuple[str, ...]) -> Check:
-    return _text_that(f"be one of {', '.join(words)}", words.__contains__)
-
-
-def _text_that(must: str, is_right: Callable[[str], object]) -> Check:
-    def check(name: str, value: object) -> None:
-        if not isinstance(value, str) or not is_right(value):
-            raise ValueError(f"{name} must {must}.")
-
-    return check
-
-
-_size = _whole(0, LARGEST_INT)
-_run_id = _text_that("be the id of a run", RUN_ID.fullmatch)
-_sha256 = _text_that("be a SHA-256 in lower-case hex", SHA256.fullmatch)
-_text = _text_that(
-    f"be text of at most {_LONGEST_TEXT} characters, without NULs",
-    lambda text: len(text) <= _LONGEST_TEXT and "\0" not in text,
-)
-
-
-def _flag(name: str, value: object) -> None:
-    if type(value) is not bool:
-        raise ValueError(f"{name} must be true or false.")
-
-
-def _plain_name(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be text.")  # noqa: TRY004 - all reasons leave as one kind
-    check_file_name(name, value)
-
-
-def _metric(name: str, value: object) -> None:
-    # An integer too large for a float has no place among metrics either.
-    is_number = type(value) in (int, float) and abs(value) <= _LARGEST_NUMBER  # type: ignore[arg-type]
-    if not is_number and value not in NOT_FINITE:
-        raise ValueError(f"{name} must be a number, or one of {', '.join(NOT_FINITE)}.")
-
-
-def _files(name: str, value: object) -> None:
-    if not isinstance(value, list) or len(value) > MOST_FILES:
-        raise ValueError(f"{name} must be a list of at most {MOST_FILES} files.")
-    for file in value:
-        if not isinstance(file, list) or len(file) != 3:
-            raise ValueError(f"{name} holds [name, sha256, size] for each file.")
-        _inner_path(file[0])
-        _sha256("a file's hash", file[1])
-        _size("a file's size", file[2])
-
-
-def _inner_path(path: object) -> None:
-    """Refuse a name inside a folder that leads anywhere but below it."""
-    is_path = isinstance(path, str) and 0 < len(path.encode()) <= _LONGEST_PATH and "\0" not in path
-    parts = str(path).split("/") if is_path else [""]
-    if any(part in {"", ".", ".."} or len(part.encode()) > _LONGEST_PART for part in parts):
-        raise ValueError(f"a file inside the folder cannot be called {path!r:.100}.")
-
-
-def _check_artifact(record: Record) -> None:
-    files = record.get("files")
-    if files is None:
-        return
-    names = {name for name, _, _ in files}
-    folders = {"/".join(parts[:end]) for parts in (name.split("/") for name in names) for end in range(1, len(parts))}
-    if len(names) != len(files) or names & folders:
-        raise ValueError("two files of the folder stand in each other's way.")
-    sizes: dict[str, int] = {}
-    for _, sha256, size in files:
-        if sizes.setdefault(sha256, size) != size:
-            raise ValueError("one content has two sizes.")
-    content = folder_content(tuple((name, sha256, size) for name, sha256, size in files))
-    if content.sha256 != record["sha256"] or content.size_bytes != record["size_bytes"]:
-        raise ValueError("the folder's hash or size is not that of its files.")
-
-
-_COMMON: dict[str, Check] = {"seq": _whole(0, 2**53), "kind": _any, "time_ms": _whole(0, LARGEST_TIME_MS)}
-_KINDS: dict[str, dict[str, Check]] = {
-    "start": {
-        "format": _whole(1, _FORMAT), "project": check_name, "host": check_name, "pid": _size, "detached": _flag,
-        "type": _one_of(tuple(RunType)), "name": check_name, "component": check_name, "provider": check_name,
-        "device": check_name, "parent_id": _run_id,
-    },
-    "param": {"name": check_name, "value": _any},
-    "metric": {"name": check_name, "value": _metric, "step": _or_none(_whole(-LARGEST_INT, LARGEST_INT))},
-    "tag": {"name": check_name, "value": _text},
-    "artifact": {
-        "name": _plain_name, "file_name": _plain_name, "sha256": _sha256, "size_bytes": _size, "files": _files,
-    },
-    "end": {"status": _one_of(tuple(RunStatus)), "error": _or_none(_text), "traceback": _or_none(_text)},
-    "archive": {"archived": _flag},
-}  # fmt: skip
-_OPTIONAL = frozenset(
-    ("host", "pid", "detached", "component", "provider", "device", "parent_id", "step", "files", "error", "traceback")
-)

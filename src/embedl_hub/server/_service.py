@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
+from embedl_hub.paths import NotPlainError
 from embedl_hub.server import _shapes as shapes
 from embedl_hub.server._contents import BucketContents, Contents, HomeContents, Uploads
 from embedl_hub.server._records import Record, check_records, contents_of
@@ -153,15 +155,21 @@ class Service:
     def send_records(self, call: Call) -> Answer:
         run_id, project_id = call.values["run"], call.values["project"]
         after, records = _records(call.body)
-        project = self._receiver.project_of(run_id)
-        if project is not None and id_of(project) != project_id:
-            raise not_found()
         if self._receiver.is_deleted(run_id):
             raise Refusal(410, "deleted", "The run was deleted; nothing more is taken for it.")
         missing: dict[str, int] = {}
         arrived = self._receiver.append(
-            run_id, after, records, lambda record: self._admit(project_id, run_id, record, missing)
+            run_id,
+            after,
+            records,
+            # A run without a start says of no project that it is its own.
+            is_ours=lambda project: project is not None and id_of(project) == project_id,
+            admit=lambda record: self._admit(project_id, run_id, record, missing),
         )
+        if arrived.is_foreign:
+            raise not_found()
+        if arrived.has_no_start:
+            raise bad_request("The first record of a run is its start, with seq 0.")
         if arrived.is_full:
             raise Refusal(413, "run_is_full", "The run has logged as much as there is room for.")
         if arrived.has_hole or arrived.differs:
@@ -191,11 +199,14 @@ class Service:
 
     def _file(self, run: Run, artifact: LoggedArtifact, inner: str, sha256: str, size: int) -> Answer:
         name = inner.rpartition("/")[2] or artifact.file_name
-        folder = self.store.run_dir(run.id).resolve()
-        place = (artifact.local() / inner if inner else artifact.local()).resolve()
-        # A run folder copied in from elsewhere may hold links that lead out of it.
-        if folder in place.parents and place.is_file():
-            return Answer(file=File(name, place.stat().st_size, lambda: place.open("rb")))
+        try:
+            with artifact.open(inner) as file:
+                here = os.fstat(file.fileno()).st_size
+            return Answer(file=File(name, here, lambda: artifact.open(inner)))
+        except NotPlainError:
+            raise not_found() from None
+        except OSError:
+            pass  # it is kept elsewhere
         project_id = id_of(run.project)
         if self.contents.size(project_id, sha256) != size:
             raise not_found()

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from embedl_hub.server._records import LARGEST_INT, LARGEST_TIME_MS, MOST_FILES, MOST_RECORDS, NOT_FINITE
-from embedl_hub.tracking import LoggedArtifact, ProjectSummary, Run, RunStatus, RunType, project_id
+from embedl_hub.server._records import MOST_RECORDS
+from embedl_hub.tracking import RECORD_LIMITS, LoggedArtifact, ProjectSummary, Run, RunStatus, RunType, project_id
 
 Schema = dict[str, Any]
 Document: TypeAlias = dict[str, object]
@@ -96,16 +96,16 @@ TEXT: Schema = {"type": "string"}
 NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 50, "pattern": f"^[^{_CONTROLS}\\s][^{_CONTROLS}]*$"}
 PLAIN_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[A-Za-z0-9_$-][A-Za-z0-9._$-]*$"}
 FLAG: Schema = {"type": "boolean"}
-COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_INT}
+COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": RECORD_LIMITS.whole}
 SEQ: Schema = {"type": "integer", "minimum": 0, "maximum": 2**53}
-TIME_MS: Schema = {"type": "integer", "minimum": 0, "maximum": LARGEST_TIME_MS}
+TIME_MS: Schema = {"type": "integer", "minimum": 0, "maximum": RECORD_LIMITS.time_ms}
 MOMENT: Schema = {"type": "string", "format": "date-time"}
 HEX_32: Schema = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
 RUN_ID: Schema = {"type": "string", "pattern": "^[0-9a-f]{8,64}$"}
 SHA256: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 RUN_TYPE: Schema = {"type": "string", "enum": list(RunType)}
 RUN_STATUS: Schema = {"type": "string", "enum": list(RunStatus)}
-METRIC: Schema = {"anyOf": [{"type": "number"}, {"type": "string", "enum": list(NOT_FINITE)}]}
+METRIC: Schema = {"anyOf": [{"type": "number"}, {"type": "string", "enum": list(RECORD_LIMITS.not_finite)}]}
 PAGINATION = obj({
     "limit": COUNT, "offset": COUNT, "total": COUNT, "hasMore": FLAG, "nextOffset": nullable(COUNT),
     "nextAfter": nullable(TEXT),
@@ -139,10 +139,10 @@ def _record(kind: str, required: Mapping[str, Schema], optional: Mapping[str, Sc
     return obj({"seq": SEQ, "kind": {"type": "string", "const": kind}, "time_ms": TIME_MS, **required}, optional)
 
 
-_LONG_TEXT: Schema = {"type": "string", "maxLength": 200_000}
+_LONG_TEXT: Schema = {"type": "string", "maxLength": RECORD_LIMITS.text}
 _FILES: Schema = {
     "type": "array",
-    "maxItems": MOST_FILES,
+    "maxItems": RECORD_LIMITS.files,
     "items": {"type": "array", "prefixItems": [TEXT, SHA256, COUNT], "minItems": 3, "maxItems": 3},
 }
 RECORD: Schema = {

@@ -17,6 +17,7 @@ from embedl_hub.tracking._models import (
     Value,
 )
 from embedl_hub.tracking._receive import Arrived, Receiver
+from embedl_hub.tracking._records import RECORD_LIMITS, RecordLimits, check_record
 from embedl_hub.tracking._sql.find import Page
 from embedl_hub.tracking._store import (
     PROJECT_FOLDER,
@@ -36,6 +37,7 @@ from embedl_hub.tracking._values import Redactor, check_file_name, check_name, p
 
 __all__ = [
     "PROJECT_FOLDER",
+    "RECORD_LIMITS",
     "SAME_AS",
     "ActiveRun",
     "Arrived",
@@ -52,6 +54,7 @@ __all__ = [
     "Page",
     "ProjectSummary",
     "Receiver",
+    "RecordLimits",
     "Redactor",
     "Run",
     "RunStatus",
@@ -64,6 +67,7 @@ __all__ = [
     "check_file_name",
     "check_filter",
     "check_name",
+    "check_record",
     "collect",
     "describe",
     "equal",

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 from embedl_hub.errors import ConfigError, TrackingError
 
@@ -79,6 +79,13 @@ def _nothing_to_log(path: Path) -> ConfigError:
     return ConfigError(f"There is no file or folder {path} to log.")
 
 
+class Readable(Protocol):
+    """What a content can be read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, at most so many; none at the end."""
+
+
 class Blobs:
     """The content store: ``<root>/<first two digits>/<sha256>``, every file read-only."""
 
@@ -144,7 +151,7 @@ class Blobs:
     def paths(self) -> Iterator[Path]:
         yield from self._root.glob("??/*")
 
-    def receive(self, source: IO[bytes], sha256: str) -> Content:
+    def receive(self, source: Readable, sha256: str) -> Content:
         """Store what comes from elsewhere, if it is what it says it is."""
         content = self._take_in(source, expected=sha256)
         if content.sha256 != sha256:
@@ -172,7 +179,7 @@ class Blobs:
         with path.open("rb") as source:
             return self._take_in(source)
 
-    def _take_in(self, source: IO[bytes], expected: str | None = None) -> Content:
+    def _take_in(self, source: Readable, expected: str | None = None) -> Content:
         self._root.mkdir(parents=True, exist_ok=True)
         temporary = self._root / f"incoming-{secrets.token_hex(8)}"
         digest, size = hashlib.sha256(), 0

@@ -15,13 +15,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from embedl_hub.paths import NotPlainError, open_plain
 from embedl_hub.tracking import _fork
 
 Record = dict[str, Any]
 
 MANIFEST_NAME = "manifest.jsonl"
 FORMAT = 1
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: later, no calendar of ours can show it."""
 _LOCK_AGAIN_S = 0.01
+# A folder from elsewhere may hold a link in the manifest's place; what it leads to is not ours to write to.
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -44,7 +49,7 @@ class Journal(_fork.ForkAware):
 
     def __init__(self, path: Path, *, durable: bool, wait_s: float = 0.0) -> None:
         self._durable = durable
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, _OPEN | os.O_CREAT, 0o644)
         try:
             _lock(self._fd, wait_s)
             if _is_torn(self._fd):
@@ -79,8 +84,9 @@ def read(path: Path) -> list[Record]:
     """Return the records of a manifest in order; lines that cannot be read are passed over."""
     records: list[Record] = []
     try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
+        with open_plain(path, below=path.parent) as file:
+            lines = file.read().split(b"\n")
+    except (FileNotFoundError, NotPlainError):
         return records
     last = -1
     for line in lines:
@@ -94,7 +100,7 @@ def read(path: Path) -> list[Record]:
 def bury(path: Path, end: Record) -> list[Record] | None:
     """Finish the manifest of a dead run, with this end if it has none, and return its records; None while it lives."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        fd = os.open(path, _OPEN)
     except FileNotFoundError:
         return []
     try:

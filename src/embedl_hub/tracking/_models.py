@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, TypeAlias
 
 from embedl_hub import notebook
 from embedl_hub.errors import TrackingError
+from embedl_hub.paths import check_plain, open_plain, walk_plain
 
 if TYPE_CHECKING:
     from embedl_hub.paths import RemotePath
@@ -104,7 +106,34 @@ class LoggedArtifact:
                 f"Artifact {self.name!r} ({self.file_name}) is not known to be on this machine; "
                 "call .to_local(ctx).local()."
             )
+        if (folder := self._run_folder()) is not None:
+            try:
+                check_plain(self.local_path, folder)
+            except FileNotFoundError:
+                pass  # whoever opens it says so
+            except OSError as error:
+                raise TrackingError(f"Artifact {self.name!r} of run {self.run_id} is not read: {error}.") from error
         return self.local_path
+
+    def open(self, inner: str = "") -> BinaryIO:
+        """Open the file on this machine, of a folder the one inside it: a plain file, reached over no link.
+
+        Raises:
+            OSError: It is not there, or not plain.
+        """
+        if self.local_path is None:
+            raise FileNotFoundError(errno.ENOENT, "It is not on this machine", self.file_name)
+        return open_plain(self.local_path / inner if inner else self.local_path, below=self._run_folder())
+
+    def files(self) -> Iterator[tuple[str, BinaryIO]]:
+        """Yield the plain files of a folder on this machine, each open and with its name inside it."""
+        below = self._run_folder()
+        yield from walk_plain(self.local(), below=self.local() if below is None else below)
+
+    def _run_folder(self) -> Path | None:
+        """Return the run's own folder, if the artifact is kept there: what is there may come from elsewhere."""
+        parents = () if self.local_path is None or not self.run_id else self.local_path.parents
+        return next((folder for folder in parents if folder.name == self.run_id), None)
 
     def remote(self, device_name: str | None = None) -> RemotePath:
         """Return the path on the device it was sent to; name the device if it went to several."""

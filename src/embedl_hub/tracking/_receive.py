@@ -35,6 +35,8 @@ class Arrived:
     differs: bool = False  # A record sent is not the one that is here under its number
     waits: _journal.Record | None = None  # the record that was not admitted; those after it wait with it
     is_full: bool = False  # the run has logged as much as there is room for
+    is_foreign: bool = False  # the run is not one of those that the sender may write to
+    has_no_start: bool = False  # A run begins with its start, which says whose it is
 
 
 @dataclass(frozen=True)
@@ -80,14 +82,26 @@ class Receiver:
             yield
 
     def append(
-        self, run_id: str, after: int, records: Sequence[_journal.Record], admit: Callable[[_journal.Record], bool]
+        self,
+        run_id: str,
+        after: int,
+        records: Sequence[_journal.Record],
+        *,
+        is_ours: Callable[[str | None], bool],
+        admit: Callable[[_journal.Record], bool],
     ) -> Arrived:
         """Write records down that are in order and checked, and follow the record ``after``; -1 at the start.
 
-        ``admit`` is asked about each new record just before it is written; False leaves it and the rest out.
+        ``is_ours`` is asked about the project of a run that is here. ``admit`` is asked about each new record just
+        before it is written; False leaves it and the rest out.
         """
         with self._store.translated(), self.holding(run_id):
             tail = self._tail(run_id)
+            # Here and not before: somebody else may have begun the run a moment ago.
+            if tail.last >= 0 and not is_ours(tail.project):
+                return Arrived(-1, is_foreign=True)
+            if tail.last < 0 and after < 0 and records and records[0]["kind"] != "start":
+                return Arrived(-1, has_no_start=True)
             if after > tail.last or (tail.last < 0 and not records):
                 return Arrived(tail.last, has_hole=after > tail.last)
             if not self._agree(run_id, tail, records):
@@ -104,8 +118,7 @@ class Receiver:
         with self._store.translated():
             for manifest in self._store.home.glob(f"runs/[!.]*/{_journal.MANIFEST_NAME}"):
                 if manifest.stat().st_mtime_ns >= since_ns and (records := _journal.read(manifest)):
-                    self._store.apply({manifest.parent.name: records})
-                    count += 1
+                    count += len(self._store.apply_readable({manifest.parent.name: records}))
         return count
 
     def _take(

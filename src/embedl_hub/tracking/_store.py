@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import os
 import shutil
 import socket
@@ -20,6 +21,7 @@ import platformdirs
 
 from embedl_hub import trust
 from embedl_hub.errors import StoreUnusableError, TooSlowError, TrackingError
+from embedl_hub.paths import is_plain
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._filter import named_fields, parse
@@ -31,6 +33,7 @@ from embedl_hub.tracking._sql.migrations import MIGRATIONS
 
 DATABASE_NAME = "hub.db"
 SERVED_NAME = "served"
+_LOG = logging.getLogger("embedl_hub")
 _AFTER_ALL = 2**53
 _YOUNG_S = 3600.0
 _MOST_RELATIVES = 1000
@@ -173,6 +176,27 @@ class Store:
             for run_id, of_run in records.items():
                 rows.apply_to_run(connection, self.manifest(run_id), list(of_run))
 
+    def apply_readable(self, records: Mapping[str, Iterable[_journal.Record]]) -> list[str]:
+        """As :meth:`apply`, but leave out runs with records that no index can hold, with a warning; return the rest."""
+        with self._transaction() as connection:
+            return self._apply_readable(connection, records)
+
+    def _apply_readable(self, connection: Connection, records: Mapping[str, Iterable[_journal.Record]]) -> list[str]:
+        applied = []
+        for run_id, of_run in records.items():
+            connection.execute("SAVEPOINT one_run")
+            try:
+                rows.apply_to_run(connection, self.manifest(run_id), list(of_run))
+                applied.append(run_id)
+            except Exception as error:
+                if not isinstance(error, TrackingError) and not self._database.is_bad_value(error):
+                    raise
+                connection.execute("ROLLBACK TO SAVEPOINT one_run")
+                # One run that came from elsewhere must not take all the others along.
+                _LOG.warning("Run %r is left out of the index: %s", run_id, " ".join(str(error).split()))
+            connection.execute("RELEASE SAVEPOINT one_run")
+        return applied
+
     def recover(self) -> list[str]:
         """Mark runs whose process died, keep everything they logged, and return their ids."""
         with self._reading() as connection:
@@ -187,14 +211,14 @@ class Store:
             if records is not None:
                 # A run folder that somebody deleted leaves only the row; it still needs an end.
                 recovered[run_id] = records or [{**_end_of_dead_run(self.manifest(run_id)), "seq": _AFTER_ALL}]
-        if recovered:
-            with self._transaction() as connection:
-                for run_id, records in recovered.items():
-                    if rows.applied(connection, run_id) > records[-1]["seq"]:
-                        # A power cut took lines of the manifest that the index has: the manifest is the record.
-                        rows.remove_run(connection, run_id)
-                    rows.apply_to_run(connection, self.manifest(run_id), records)
-        return sorted(recovered)
+        if not recovered:
+            return []
+        with self._transaction() as connection:
+            for run_id, records in recovered.items():
+                if rows.applied(connection, run_id) > records[-1]["seq"]:
+                    # A power cut took lines of the manifest that the index has: the manifest is the record.
+                    rows.remove_run(connection, run_id)
+            return sorted(self._apply_readable(connection, recovered))
 
     def reindex(self) -> int:
         """Rebuild the index from the run folders and return how many runs it holds now.
@@ -206,15 +230,14 @@ class Store:
             # Inside the transaction, so that what other processes write meanwhile comes after it and not under it.
             for folder in sorted(self.home.glob("runs/*/")):
                 records = self._records_of(folder / _journal.MANIFEST_NAME)
-                if records and records[0]["kind"] == "start":
+                if records and records[0]["kind"] == "start" and records[0]["seq"] == 0:
                     found[folder.name] = records
             rows.clear(connection)
-            for run_id, records in found.items():
-                rows.apply_to_run(connection, self.manifest(run_id), records)
+            indexed = self._apply_readable(connection, found)
         with self.translated():
-            for run_id, records in found.items():
-                self.adopt_artifacts(run_id, records)
-        return len(found)
+            for run_id in indexed:
+                self.adopt_artifacts(run_id, found[run_id])
+        return len(indexed)
 
     def find(
         self,
@@ -385,7 +408,6 @@ class Store:
 
     def adopt_artifacts(self, run_id: str, records: list[_journal.Record]) -> None:
         """Take the artifacts of a run folder that came from elsewhere into the contents."""
-        folder = self.run_dir(run_id).resolve()
         for record in records:
             if record["kind"] != "artifact":
                 continue
@@ -393,7 +415,7 @@ class Store:
             for name, sha256 in rows.files_of(record):
                 path = place / name
                 # A folder from elsewhere may hold links and names that lead out of it; those are left alone.
-                if not self.blobs.path_of(sha256).exists() and path.is_file() and folder in path.resolve().parents:
+                if not self.blobs.path_of(sha256).exists() and is_plain(path, self.run_dir(run_id)):
                     self.blobs.adopt(path)
 
     @contextlib.contextmanager

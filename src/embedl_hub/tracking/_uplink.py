@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.credentials import Server, find_server
 from embedl_hub.errors import TrackingError
+from embedl_hub.paths import is_plain
 from embedl_hub.tracking import _fork
 from embedl_hub.tracking._outbox import Mark, Outbox, Piece
 from embedl_hub.tracking._sql.rows import files_of
@@ -109,7 +110,8 @@ class _Sender:
                 place = self._store.artifact_path(run_id, record["name"], record["file_name"])
                 inner = [name for name, own_hash in files_of(record) if own_hash == sha256]
                 for path in (self._store.blobs.path_of(sha256), *(place / name for name in inner)):
-                    if inner and path.is_file():
+                    # A run folder from elsewhere may hold links; what they lead to is not for a server.
+                    if inner and is_plain(path, self._store.home):
                         return path
         raise RefusedError(f"The content {sha256} is gone from {self._store.home}.", code="gone")
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import tempfile
+import threading
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -218,6 +221,94 @@ def test_an_artifact_cannot_lead_out_of_its_run(own: Recorded, tmp_path: Path) -
         assert answer.status_code == 404, name
         assert "secret" not in answer.text
     assert zipfile.ZipFile(io.BytesIO(visitor.get("/runs/evil/artifacts/folder").content)).namelist() == []
+
+
+def _foreign(own: Recorded, run_id: str, **artifacts: str) -> Path:
+    """Record a profile whose artifacts, by name their file names, are not there yet, and return their folder."""
+    facts: dict[str, Any] = {"kind": "artifact", "sha256": "0" * 64, "size_bytes": 6}
+    records: list[dict[str, Any]] = [
+        {"kind": "start", "project": "p", "type": "PROFILE", "name": "foreign", "format": 1},
+        *({**facts, "name": name, "file_name": file_name} for name, file_name in artifacts.items()),
+        {"kind": "end", "status": "FINISHED"},
+    ]
+    own.store.apply({run_id: [{"seq": seq, "time_ms": 1, **record} for seq, record in enumerate(records)]})
+    folder = own.store.run_dir(run_id) / "artifacts"
+    for name in artifacts:
+        (folder / name).mkdir(parents=True)
+    return folder
+
+
+def test_the_page_reads_nothing_over_a_link(own: Recorded, tmp_path: Path) -> None:
+    """Logs, profiles, comparisons, exports, downloads: what another place holds is not shown, by whichever page."""
+    (tmp_path / "home.log").write_text("top-secret")
+    (tmp_path / "secret.json").write_text('{"format": 1, "verdict": "top-secret", "runtime": {"name": "top-secret"}}')
+    _foreign(own, "evil3")
+    folder = _foreign(own, "evil1", log="x.log", output_file="x.json", deep="y.log")
+    (folder / "log" / "x.log").symlink_to(tmp_path / "home.log")
+    (folder / "output_file" / "x.json").symlink_to(tmp_path / "secret.json")
+    # The link is not the file itself but a folder on the way to it.
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "y.log").write_text("top-secret")
+    (folder / "deep").rmdir()
+    (folder / "deep").symlink_to(tmp_path / "elsewhere")
+    visitor = TestClient(page.app(lambda: own.store))
+    for address in (
+        "/runs/evil1", "/runs/evil1.json", "/runs/evil1/export", "/compare?run=evil1&run=evil3", "/runs",
+        *(f"/runs/evil1/artifacts/{name}" for name in ("log", "output_file", "deep")),
+    ):  # fmt: skip
+        answer = visitor.get(address)
+        assert answer.status_code == (404 if "artifacts" in address else 200), address
+        assert "top-secret" not in answer.text, address
+
+
+def test_the_page_waits_for_no_pipe(own: Recorded) -> None:
+    """A pipe that nobody writes to, where a file should be."""
+    _foreign(own, "evil3")
+    folder = _foreign(own, "evil2", log="x.log", output_file="x.json")
+    os.mkfifo(folder / "log" / "x.log")
+    os.mkfifo(folder / "output_file" / "x.json")
+    visitor = TestClient(page.app(lambda: own.store))
+    answers: list[int] = []
+
+    def visit() -> None:
+        addresses = ("/runs/evil2", "/compare?run=evil2&run=evil3", "/runs/evil2/artifacts/log")
+        answers.extend(visitor.get(address).status_code for address in addresses)
+
+    thread = threading.Thread(target=visit, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert answers == [200, 200, 404]
+
+
+@pytest.mark.parametrize(
+    "wanted", ["bytes=999999999-", "bytes=5-1", "bytes=x", "lines=1-2", "bytes=0-0,2-3", "bytes=-"]
+)
+def test_a_bad_range_leaves_nothing_behind(
+    own: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    """A folder is packed for its download; no part of the archive stays, whatever is asked for."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    visitor = TestClient(page.app(lambda: own.store))
+    address = f"/runs/{own.ids['train']}/artifacts/folder"
+    for _ in range(5):
+        assert visitor.get(address, headers={"Range": wanted}).status_code in {200, 416}
+        assert list(scratch.iterdir()) == []
+    with visitor.stream("GET", address):
+        pass
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_part_of_a_file_can_be_asked_for(visitor: TestClient, shown: Recorded) -> None:
+    """As a browser does that goes on with a download."""
+    address = f"/runs/{shown.ids['train']}/artifacts/page"
+    whole = visitor.get(address).content
+    answer = visitor.get(address, headers={"Range": "bytes=3-7"})
+    assert (answer.status_code, answer.content) == (206, whole[3:8])
+    assert answer.headers["content-range"] == f"bytes 3-7/{len(whole)}"
+    answer = visitor.get(address, headers={"Range": f"bytes={len(whole)}-"})
+    assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{len(whole)}")
 
 
 def test_hostile_file_names_are_given_as_they_are(visitor: TestClient, shown: Recorded) -> None:

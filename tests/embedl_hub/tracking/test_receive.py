@@ -28,9 +28,13 @@ def records_of(count: int) -> list[dict[str, Any]]:
     return [start, *more]
 
 
+def _any(_: object) -> bool:
+    return True
+
+
 def send(receiver: Receiver, records: Sequence[dict[str, Any]], first: int, end: int) -> int:
     after = records[first - 1]["seq"] if first else -1
-    return receiver.append(RUN, after, records[first:end], lambda _: True).last
+    return receiver.append(RUN, after, records[first:end], is_ours=_any, admit=_any).last
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,7 +92,7 @@ def test_a_run_whose_start_failed_leaves_nothing(home: Path) -> None:
 
     with Store(home, recovers=False) as store:
         with pytest.raises(ValueError, match="not today"):
-            Receiver(store).append(RUN, -1, records_of(1), refuse)
+            Receiver(store).append(RUN, -1, records_of(1), is_ours=_any, admit=refuse)
         assert not store.run_dir(RUN).exists()
         assert store.count() == 0
 

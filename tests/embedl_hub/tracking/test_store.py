@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -194,11 +195,13 @@ def test_logged_work_in_a_copied_folder_is_taken_up(client: Client, store: Store
         {"name": "", "file_name": "x"},
     ],
 )
-def test_a_foreign_manifest_cannot_point_out_of_its_folder(home: Path, artifact: dict[str, str]) -> None:
+def test_a_foreign_manifest_cannot_point_out_of_its_folder(
+    home: Path, artifact: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     """An artifact name that leads elsewhere is refused, with the manifest and the name."""
     write_manifest(home, "evil", {"kind": "artifact", "sha256": "0" * 64, "size_bytes": 1, **artifact})
-    with pytest.raises(TrackingError, match=r"evil/manifest\.jsonl holds a record .*artifact name"):
-        reindex(home)
+    assert reindex(home) == 0
+    assert re.search(r"evil/manifest\.jsonl holds a record .*artifact name", caplog.text)
 
 
 def test_a_foreign_folder_cannot_bring_in_files_from_outside(home: Path, tmp_path: Path) -> None:
@@ -234,22 +237,73 @@ def test_a_foreign_folder_cannot_bring_in_files_from_outside(home: Path, tmp_pat
     ],
 )
 def test_records_of_a_later_version_are_refused_with_the_way_out(
-    home: Path, record: dict[str, Any], reason: str
+    home: Path, record: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The message names the manifest, what is wrong and both ways out; moving the folder away mends it."""
+    """The message names the manifest, what is wrong and both ways out; all other runs are there."""
+    write_manifest(home, "well")
     if record["kind"] == "start":
         (home / "runs" / "later").mkdir(parents=True)
         line = {"seq": 0, "time_ms": 1, "project": "p", "type": "CUSTOM", "name": "n", **record}
         (home / "runs" / "later" / "manifest.jsonl").write_text(json.dumps(line) + "\n")
     else:
         write_manifest(home, "later", record)
-    with pytest.raises(TrackingError) as caught:
-        reindex(home)
-    assert "runs/later/manifest.jsonl" in str(caught.value)
-    assert reason in str(caught.value)
-    assert "pip install --upgrade edgeproof-hub" in str(caught.value)
+    assert reindex(home) == 1
+    assert "Run 'later' is left out of the index" in caplog.text
+    assert "runs/later/manifest.jsonl" in caplog.text
+    assert reason in caplog.text
+    assert "pip install --upgrade edgeproof-hub" in caplog.text
+    with Store(home) as store:
+        assert [run.id for run in store.runs()] == ["well"]
+        assert store.folders_without_a_run() == [home / "runs" / "later"]
+    caplog.clear()
     (home / "runs" / "later").rename(home / "later")
-    assert reindex(home) == 0
+    assert reindex(home) == 1
+    assert caplog.text == ""
+
+
+BAD_RECORDS: list[dict[str, Any]] = [
+    {"kind": "end", "status": "EXPLODED"},
+    {"kind": "end", "status": ["FINISHED"]},
+    {"kind": "end", "status": "FINISHED", "time_ms": 10**18},
+    {"kind": "tag", "name": ["a"], "value": {"b": 1}},
+    {"kind": "metric", "name": "m", "value": 1, "step": 2**70},
+    {"kind": "param", "name": None, "value": 1},
+]
+
+
+@pytest.mark.parametrize("record", BAD_RECORDS, ids=str)
+def test_one_bad_run_does_not_take_the_others_along(
+    home: Path, record: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever its records hold: the index is made, lists and single runs are there, the bad one is named."""
+    write_manifest(home, "well")
+    write_manifest(home, "bad", record)
+    with Store(home) as store:
+        assert [run.id for run in store.runs()] == ["well"]
+        assert "Run 'bad' is left out of the index" in caplog.text
+        assert store.reindex() == 1
+        assert store.run("well").status is RunStatus.KILLED
+
+
+def test_an_index_of_an_earlier_version_may_hold_a_bad_status(home: Path) -> None:
+    """A list of runs does not end there."""
+    write_manifest(home, "well")
+    with Store(home) as store:
+        with store._transaction() as connection:
+            connection.execute("UPDATE run SET status = 'EXPLODED' WHERE id = 'well'")
+        assert store.run("well").status is RunStatus.KILLED
+        assert [run.id for run in store.runs()] == ["well"]
+
+
+def test_a_manifest_that_is_a_pipe_or_a_link_keeps_nobody_waiting(home: Path, tmp_path: Path) -> None:
+    """A folder from elsewhere may hold anything under the manifest's name."""
+    write_manifest(home, "well")
+    for name in ("pipe", "device", "folder"):
+        (home / "runs" / name).mkdir(parents=True)
+    os.mkfifo(home / "runs" / "pipe" / "manifest.jsonl")
+    (home / "runs" / "device" / "manifest.jsonl").symlink_to("/dev/zero")
+    (home / "runs" / "folder" / "manifest.jsonl").symlink_to(tmp_path)
+    assert reindex(home) == 1
 
 
 def write_manifest(home: Path, run_id: str, *records: dict[str, Any]) -> None:

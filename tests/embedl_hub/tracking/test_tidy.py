@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from typing import TYPE_CHECKING
@@ -161,6 +162,81 @@ def test_a_bundle_that_lies_is_refused_and_leaves_nothing(store: Store, recorded
     for path in (tmp_path / "cut.zip", tmp_path / "shared.bin", tmp_path / "nowhere.zip"):
         with pytest.raises(TrackingError):
             import_bundle(store, path)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        (b'"status":"FINISHED"', b'"status":"EXPLODED"'),
+        (b'"kind":"end"', b'"kind":"explosion"'),
+        (b'"seq":1,', b'"seq":0,'),
+        (b'"value":1.5', b'"value":"fast"'),
+        (b'"format":1', b'"format":1,"surprise":1'),
+        (b'"project":"p"', b'"project":"\\u001b[2Jp"'),
+    ],
+    ids=lambda lie: lie[1].decode(),
+)
+def test_a_bundles_records_are_checked_like_a_clients(
+    store: Store, recorded: list[str], tmp_path: Path, lie: tuple[bytes, bytes]
+) -> None:
+    """A status that there is none of, a time of no calendar: refused before there is a run, and lists go on."""
+    export_bundle(store, recorded, tmp_path / "good.zip")
+    manifest = f"runs/{recorded[0]}/manifest.jsonl"
+    with (
+        zipfile.ZipFile(tmp_path / "good.zip") as good,
+        zipfile.ZipFile(tmp_path / "bad.zip", "w") as bad,
+    ):
+        assert lie[0] in good.read(manifest)
+        for name in good.namelist():
+            bad.writestr(name, good.read(name).replace(*lie) if name == manifest else good.read(name))
+    with Store(tmp_path / "other") as other:
+        with pytest.raises(TrackingError, match="damaged"):
+            import_bundle(other, tmp_path / "bad.zip")
+        assert other.runs() == []
+        assert list(other.home.glob("runs/*")) == []
+        assert other.reindex() == 0
+        assert import_bundle(other, tmp_path / "good.zip").runs == tuple(recorded)
+
+
+def _bomb(path: Path, size: int) -> str:
+    """Write a small bundle of one run with one large content, and return the run's id."""
+    run_id, zeros = "b" * 16, bytes(1 << 20)
+    digest = hashlib.sha256()
+    for _ in range(size >> 20):
+        digest.update(zeros)
+    start = {"seq": 0, "kind": "start", "time_ms": 1, "format": 1, "project": "p", "type": "EVAL", "name": "x"}
+    artifact = {"seq": 1, "kind": "artifact", "time_ms": 1, "name": "a", "file_name": "a", "sha256": digest.hexdigest()}
+    records = [start, {**artifact, "size_bytes": size}, {"seq": 2, "kind": "end", "time_ms": 2, "status": "FINISHED"}]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as bundle:
+        bundle.writestr("bundle.json", json.dumps({"format": 1, "runs": [run_id]}))
+        bundle.writestr(f"runs/{run_id}/manifest.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+        with bundle.open(f"blobs/{digest.hexdigest()}", "w") as blob:
+            for _ in range(size >> 20):
+                blob.write(zeros)
+    return run_id
+
+
+def test_a_bundle_does_not_grow_a_thousandfold(tmp_path: Path) -> None:
+    """300 kB that become 300 MiB: stopped on the way, and nothing is left; who knows better can allow it."""
+    run_id = _bomb(tmp_path / "bomb.zip", 300 << 20)
+    assert (tmp_path / "bomb.zip").stat().st_size < 400_000
+    with Store(tmp_path / "home") as store:
+        with pytest.raises(TrackingError, match=r"unpacks to more than .* run import --largest"):
+            import_bundle(store, tmp_path / "bomb.zip")
+        assert sum(path.stat().st_size for path in (store.home / "blobs").rglob("*") if path.is_file()) == 0
+        assert store.runs() == []
+        assert import_bundle(store, tmp_path / "bomb.zip", most_bytes=301 << 20).runs == (run_id,)
+
+
+def test_a_bundle_takes_along_nothing_that_a_link_leads_to(store: Store, recorded: list[str], tmp_path: Path) -> None:
+    """A run folder from elsewhere may hold links; what is behind them is this user's."""
+    (tmp_path / "private").write_text("private")
+    artifact = store.run(recorded[1]).artifacts["result"]
+    store.blobs.path_of(artifact.sha256).unlink()
+    artifact.local().unlink()
+    store.artifact_path(recorded[1], "result", artifact.file_name).symlink_to(tmp_path / "private")
+    with pytest.raises(TrackingError, match="is gone"):
+        export_bundle(store, recorded, tmp_path / "b.zip")
 
 
 def test_another_run_under_the_same_id_is_not_overwritten(store: Store, recorded: list[str], tmp_path: Path) -> None:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
 from embedl_device import DOCUMENT_FORMAT
 from embedl_device.statistics import Judgement, Summary, Verdict
 from embedl_hub.core.document import _metrics
 from embedl_hub.errors import TrackingError
+from embedl_hub.paths import open_plain
 
 if TYPE_CHECKING:
     from embedl_hub.tracking import Run
@@ -254,8 +256,13 @@ def write_document(document: ProfileDocument, path: Path) -> None:
 
 def read_document(path: Path) -> ProfileDocument:
     """Read a document, or say why it cannot be read."""
+    return _read(lambda: open_plain(path))
+
+
+def _read(opened: Callable[[], BinaryIO]) -> ProfileDocument:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        with opened() as file:
+            content = json.loads(_limited(file))
     except (OSError, ValueError, RecursionError) as error:
         raise TrackingError(f"the profile document cannot be read ({type(error).__name__}: {error})") from error
     if not isinstance(content, dict):
@@ -264,6 +271,13 @@ def read_document(path: Path) -> ProfileDocument:
     if version != DOCUMENT_FORMAT:
         raise TrackingError(f"the profile document has format {version!r}, and this hub reads {DOCUMENT_FORMAT}")
     return ProfileDocument.from_json(content)
+
+
+def _limited(file: BinaryIO) -> bytes:
+    # Not what its record says: that came from wherever the file did.
+    if (size := os.fstat(file.fileno()).st_size) > _LARGEST_BYTES:
+        raise ValueError(f"it has {size} bytes, too many to read")
+    return file.read(_LARGEST_BYTES)
 
 
 def document_of(run: Run) -> tuple[ProfileDocument, str | None]:
@@ -276,6 +290,6 @@ def document_of(run: Run) -> tuple[ProfileDocument, str | None]:
     if artifact.size_bytes > _LARGEST_BYTES:
         return ProfileDocument(), f"the profile document has {artifact.size_bytes} bytes, too many to show"
     try:
-        return read_document(artifact.local_path), None
+        return _read(artifact.open), None
     except TrackingError as error:
         return ProfileDocument(), str(error)

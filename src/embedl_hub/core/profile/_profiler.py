@@ -233,7 +233,8 @@ class PairedResult(ComponentOutput):
         """Build the result of a recorded run again; models and ranking come from its document."""
         artifact = run.artifacts.get("output_file")
         if artifact is not None and not {"models", "ranking"} <= set(extra):
-            document = json.loads(artifact.local().read_text(encoding="utf-8"))
+            with artifact.open() as file:
+                document = json.loads(file.read())
             extra["models"] = tuple(map(_model, document["models"]))
             extra["ranking"] = tuple(Ranked(row["model"], _ratio(row["to_next"])) for row in document["ranking"])
         if "verdict" in run.params:

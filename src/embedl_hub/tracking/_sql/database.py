@@ -115,6 +115,9 @@ class Database(Protocol):
     def is_own_error(self, error: BaseException) -> bool:
         """Tell whether an error came from the database."""
 
+    def is_bad_value(self, error: BaseException) -> bool:
+        """Tell whether an error came from a value that the database cannot hold; the database itself is well."""
+
     def damaged(self, error: BaseException) -> str:
         """Say what is broken and how it is mended."""
 
@@ -203,6 +206,10 @@ class SQLite:
 
     def is_own_error(self, error: BaseException) -> bool:
         return isinstance(error, sqlite3.DatabaseError)
+
+    def is_bad_value(self, error: BaseException) -> bool:
+        kinds = (sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError, sqlite3.IntegrityError)
+        return isinstance(error, kinds)
 
     def damaged(self, error: BaseException) -> str:
         home = self.path.parent
@@ -315,6 +322,10 @@ class PostgreSQL:
 
     def is_own_error(self, error: BaseException) -> bool:
         return isinstance(error, _psycopg().Error)
+
+    def is_bad_value(self, error: BaseException) -> bool:
+        own = _psycopg()
+        return isinstance(error, own.InterfaceError | own.ProgrammingError | own.DataError | own.IntegrityError)
 
     def damaged(self, error: BaseException) -> str:
         return (

@@ -8,7 +8,6 @@ index (time, metrics); so the thousandth page costs what the first did.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.tracking import _filter
 from embedl_hub.tracking._filter import Compare, Condition, Field, Joined, Literal, Not, missing
-from embedl_hub.tracking._journal import now_ms
+from embedl_hub.tracking._journal import LATEST_MS, now_ms
 from embedl_hub.tracking._models import LoggedMetric, LoggedParam, Run, RunStatus, RunType
 from embedl_hub.tracking._sql.migrations import LONGEST_INDEXED
 
@@ -49,6 +48,8 @@ _NUMBER_COLUMNS = {
 _COLUMNS = _TEXT_COLUMNS | _NUMBER_COLUMNS
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_STATUSES = frozenset(RunStatus)
+_LARGEST_COUNT = 2**53
 _SPELLINGS = {"status": tuple(RunStatus), "type": tuple(RunType)}
 
 
@@ -345,9 +346,10 @@ class Finder:
     def _moment_ms(self, of: Field, value: Literal) -> int:
         """Return a moment: a date, a date with a time, or so long ago."""
         if isinstance(value, str):
-            if ago := _AGO.fullmatch(value.strip()):
-                return int((self.now_s - float(ago[1]) * _SECONDS[ago[2]]) * 1000)
             try:
+                if ago := _AGO.fullmatch(value.strip()):
+                    ago_ms = int((self.now_s - float(ago[1]) * _SECONDS[ago[2]]) * 1000)
+                    return max(-LATEST_MS, ago_ms)
                 moment = datetime.fromisoformat(value)
                 moment = moment if moment.tzinfo else moment.astimezone()
                 return int(moment.timestamp() * 1000)
@@ -362,8 +364,13 @@ class Finder:
 def run_of(row: tuple[object, ...], **values: object) -> Run:
     """Return the run of a row of ``RUN_COLUMNS``."""
     _, run_id, project, run_type, name, status, *rest, archived = row
-    facts = (str(run_id), str(project), str(run_type), str(name), RunStatus(str(status)), *rest)
+    facts = (str(run_id), str(project), str(run_type), str(name), _status(status), *rest)
     return Run(*facts, **{**values, "archived": bool(archived)})  # type: ignore[arg-type]
+
+
+def _status(text: object) -> RunStatus:
+    # An index of an earlier version may hold what a foreign record said; a list of runs must not end there.
+    return RunStatus(str(text)) if text in _STATUSES else RunStatus.KILLED
 
 
 def _item(of: Field, more: str) -> str:
@@ -446,8 +453,9 @@ def _unpack(text: str, kind: str, count: int) -> list[object]:
         if is_valid and kind == "m" and values[1] is not None:
             float(values[1])
         if is_valid and kind == "c":
-            is_valid = int(values[1]) >= 0
-    except (ValueError, TypeError, binascii.Error, UnicodeDecodeError, IndexError):
+            is_valid = 0 <= int(values[1]) <= _LARGEST_COUNT
+        is_valid = is_valid and all(isinstance(value, str | int | float | None) for value in values)
+    except (ValueError, TypeError, OverflowError, RecursionError, IndexError):
         is_valid = False
     if not is_valid:
         raise ConfigError("This page does not follow from the one before: 'after' is not of this list. Start again.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.errors import TrackingError
 from embedl_hub.tracking import _journal
-from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run
+from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus
 from embedl_hub.tracking._sql.find import RUN_COLUMNS, run_of
 from embedl_hub.tracking._sql.migrations import LONGEST_INDEXED
 
@@ -75,6 +75,8 @@ def _apply_new(connection: Connection, run_id: str, key: int | None, records: li
     # Each kind has a table of its own, so that only the order within a kind matters.
     groups: dict[str, list[_journal.Record]] = {}
     for record in records:
+        if not 0 <= record["time_ms"] <= _journal.LATEST_MS:
+            raise ValueError(f"the time {record['time_ms']}")
         groups.setdefault(record["kind"], []).append(record)
     starts, ends, archived = (groups.pop(kind, []) for kind in ("start", "end", "archive"))
     if key is None and starts:
@@ -86,6 +88,7 @@ def _apply_new(connection: Connection, run_id: str, key: int | None, records: li
     changes: dict[str, object] = {"applied": records[-1]["seq"] + 1}
     if ends:
         end = ends[-1]
+        RunStatus(end["status"])
         changes |= {"status": end["status"], "ended_ms": end["time_ms"], "error": end.get("error")}
         changes["traceback"] = end.get("traceback")
     if archived:
