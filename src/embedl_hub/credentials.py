@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import ipaddress
 import os
 import secrets
 import tomllib
@@ -20,18 +21,21 @@ from embedl_hub.errors import ConfigError
 from embedl_hub.paths import replacing
 
 __all__ = [
+    "INSECURE_VARIABLE",
     "KEY_VARIABLE",
     "URL_VARIABLE",
     "Server",
     "credentials_file",
     "find_server",
     "forget_server",
+    "is_loopback",
     "keep_server",
     "own_secret",
 ]
 
 URL_VARIABLE = "EMBEDL_HUB_API_BASE_URL"
 KEY_VARIABLE = "EMBEDL_HUB_API_KEY"
+INSECURE_VARIABLE = "EMBEDL_HUB_INSECURE"
 _KEY_START = "eh_"
 _SECRET_BYTES = 32
 
@@ -43,6 +47,18 @@ class Server:
     url: str
     key: str | None = field(default=None, repr=False)
     source: str = ""
+    insecure: bool = False  # whether the key may be sent in plain text to another machine
+
+    def check_way(self) -> None:
+        """Refuse to send the key where everybody on the way could read it."""
+        parts = urlsplit(self.url)
+        if self.insecure or not self.key or parts.scheme == "https" or is_loopback(parts.hostname or ""):
+            return
+        raise ConfigError(
+            f"The key would be sent to {self.url} in plain text, where everybody on the way can read it. Use https://, "
+            f"or an SSH tunnel to 127.0.0.1; if the way there is safe, say so: embedl-hub auth {self.url} --insecure, "
+            f"or {INSECURE_VARIABLE}=1"
+        )
 
 
 def credentials_file() -> Path:
@@ -51,24 +67,40 @@ def credentials_file() -> Path:
 
 
 def find_server() -> Server | None:
-    """Return the server in use; what the environment says goes before the file."""
+    """Return the server in use; what the environment says goes before the file.
+
+    Raises:
+        ConfigError: A key would be sent to another machine in plain text, and nobody said that this is meant.
+    """
+    server = _found()
+    if server is not None:
+        server.check_way()
+    return server
+
+
+def _found() -> Server | None:
     url, key = os.environ.get(URL_VARIABLE), os.environ.get(KEY_VARIABLE)
+    insecure = os.environ.get(INSECURE_VARIABLE, "") not in {"", "0"}
     kept = _kept()
     if url:
-        # A kept key belongs to the kept server and must not be sent to another one.
-        own = kept.key if kept is not None and kept.url == _checked_url(url) else None
-        return Server(_checked_url(url), key or own, URL_VARIABLE)
+        # A kept key belongs to the kept server and must not be sent to another one; what was allowed for it neither.
+        own = kept if kept is not None and kept.url == _checked_url(url) else Server(url)
+        return Server(_checked_url(url), key or own.key, URL_VARIABLE, insecure or own.insecure)
     if kept is None:
         return None
-    return Server(kept.url, key or kept.key, KEY_VARIABLE if key else kept.source)
+    return Server(kept.url, key or kept.key, KEY_VARIABLE if key else kept.source, insecure or kept.insecure)
 
 
-def keep_server(url: str, key: str) -> Path:
-    """Write the server and its key down for this user alone and return the file."""
+def keep_server(url: str, key: str, *, insecure: bool = False) -> Path:
+    """Write the server and its key down for this user alone and return the file.
+
+    ``insecure`` allows the key to be sent in plain text to another machine, where everybody on the way can read it.
+    """
+    Server(_checked_url(url), key, insecure=insecure).check_way()
     if not key.startswith(_KEY_START) or not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(f"That is no key: keys start with {_KEY_START!r} and are one word. Ask your server's owner.")
     path = credentials_file()
-    text = f"url = {_quoted(_checked_url(url))}\nkey = {_quoted(key)}\n"
+    text = f"url = {_quoted(_checked_url(url))}\nkey = {_quoted(key)}\n{'insecure = true' if insecure else ''}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Made closed, not closed afterwards: there is no moment at which others could read it.
@@ -122,7 +154,15 @@ def _kept() -> Server | None:
     url, key = values.get("url"), values.get("key")
     if not isinstance(url, str) or not isinstance(key, str):
         raise ConfigError(f"{path} lacks url or key; write it anew with: embedl-hub auth URL")
-    return Server(_checked_url(url), key, str(path))
+    return Server(_checked_url(url), key, str(path), values.get("insecure") is True)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a name or address is this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _checked_url(url: str) -> str:

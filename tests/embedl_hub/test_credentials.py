@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from embedl_hub import credentials
-from embedl_hub.credentials import KEY_VARIABLE, URL_VARIABLE, Server, find_server, forget_server, keep_server
+from embedl_hub.credentials import (
+    INSECURE_VARIABLE,
+    KEY_VARIABLE,
+    URL_VARIABLE,
+    Server,
+    find_server,
+    forget_server,
+    keep_server,
+)
 from embedl_hub.errors import ConfigError
+from embedl_hub.tracking import Store, Uplink
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv(URL_VARIABLE, raising=False)
     monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(INSECURE_VARIABLE, raising=False)
     return tmp_path
 
 
@@ -67,3 +77,35 @@ def test_a_damaged_file_is_said(text: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match="embedl-hub auth"):
         find_server()
+
+
+PLAIN = ("http://hub.example.org", "http://192.168.1.5:8410", "http://[2001:db8::1]", "http://127.0.0.1.example.org")
+
+
+@pytest.mark.parametrize("url", PLAIN)
+def test_a_key_is_not_sent_in_plain_text(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither kept for it, nor found in the environment, nor by whoever makes a server himself; unless it is meant."""
+    with pytest.raises(ConfigError, match="plain text"):
+        keep_server(url, "eh_abc")
+    assert not credentials.credentials_file().exists()
+    monkeypatch.setenv(URL_VARIABLE, url)
+    monkeypatch.setenv(KEY_VARIABLE, "eh_abc")
+    with pytest.raises(ConfigError, match="--insecure"):
+        find_server()
+    with Store(tmp_path / "home") as store, pytest.raises(ConfigError, match="plain text"):
+        Uplink(store, Server(url, "eh_abc"))
+    monkeypatch.setenv(INSECURE_VARIABLE, "1")
+    assert find_server() == Server(url, "eh_abc", URL_VARIABLE, insecure=True)
+    monkeypatch.delenv(INSECURE_VARIABLE)
+    keep_server(url, "eh_abc", insecure=True)
+    assert find_server() == Server(url, "eh_abc", URL_VARIABLE, insecure=True)
+    # What was allowed for one server is not for another.
+    monkeypatch.setenv(URL_VARIABLE, "http://other.example.org")
+    with pytest.raises(ConfigError, match="plain text"):
+        find_server()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8410", "http://localhost", "http://[::1]:80", "https://10.0.0.1"])
+def test_this_machine_and_tls_need_no_word(url: str) -> None:
+    keep_server(url, "eh_abc")
+    assert find_server() is not None

@@ -21,9 +21,10 @@ _LONGEST_ANSWER = 10_000_000
 @click.command()
 @click.argument("url", required=False)
 @click.option("--check", is_flag=True, help="Ask the server whether it takes the key.")
+@click.option("--insecure", is_flag=True, help="Allow plain HTTP to another machine; the key can be read on the way.")
 @click.option("--remove", is_flag=True, help="Forget the server and its key.")
 @json_option
-def command(url: str | None, check: bool, remove: bool, as_json: bool) -> None:
+def command(url: str | None, check: bool, insecure: bool, remove: bool, as_json: bool) -> None:
     """Keep the address of a server and the key to it, readable by this user only.
 
     The key is asked for without showing it, or read from EMBEDL_HUB_API_KEY or the first line of standard input;
@@ -31,12 +32,14 @@ def command(url: str | None, check: bool, remove: bool, as_json: bool) -> None:
     """
     if remove and (url or check):
         raise click.UsageError("--remove goes alone.")
+    if insecure and not url:
+        raise click.UsageError("--insecure goes with the URL that it is about.")
     if remove:
         was_there = forget_server()
         report({"removed": was_there}, "Forgotten." if was_there else "There was nothing to forget.", as_json=as_json)
         return
     if url:
-        path = keep_server(url, _read_key())
+        path = keep_server(url, _read_key(), insecure=insecure)
         if not check:
             report({"file": str(path), "url": url}, f"Kept in {path}, for you alone.", as_json=as_json)
             return
@@ -62,6 +65,7 @@ def _read_key() -> str:
 
 def ask(server: Server) -> list[str]:
     """Return the projects that the server lets this key see."""
+    server.check_way()
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {server.key}"} if server.key else {})
     request = urllib.request.Request(f"{server.url}/api/projects?limit=500", headers=headers)  # noqa: S310 - http(s), checked
     try:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import PATH, json_option, report
-from embedl_hub.server import ACCESS, ALL_PROJECTS, Key, KeyRing, Settings, serve
+from embedl_hub.cli._output import PATH, json_option, report, size
+from embedl_hub.credentials import is_loopback
+from embedl_hub.server import ACCESS, ALL_PROJECTS, Key, KeyRing, Settings, Usage, serve
 
 _home = functools.partial(
     click.option, "--home", type=PATH, envvar="EMBEDL_HUB_SERVER_HOME", help="The server's own folder."
@@ -34,6 +35,12 @@ _MIB = 1 << 20
     default=16384,
     show_default=True,
     help="In MiB; no file may be larger.",
+)
+@click.option(
+    "--key-runs", type=click.IntRange(1), default=1_000_000, show_default=True, help="Runs that a key may have."
+)
+@click.option(
+    "--key-mib", type=click.IntRange(1), default=1 << 20, show_default=True, help="MiB that a key may send in all."
 )
 @click.option("--threads", type=click.IntRange(1, 256), default=32, show_default=True, help="Requests in work at once.")
 @click.option(
@@ -66,7 +73,7 @@ _MIB = 1 << 20
 @click.option("--certificate", type=click.Path(exists=True, path_type=Path), help="Serve over TLS with this.")
 @click.option("--private-key", type=click.Path(exists=True, path_type=Path), help="The certificate's key.")
 @click.pass_context
-def command(ctx: click.Context, /, home: Path | None, largest_artifact: int, **options: object) -> None:
+def command(ctx: click.Context, /, home: Path | None, largest_artifact: int, key_mib: int, **options: object) -> None:
     """Serve runs to a team, and hand out keys.
 
     The home is the server's own: clients point at the server with EMBEDL_HUB_API_BASE_URL and EMBEDL_HUB_API_KEY and
@@ -79,9 +86,16 @@ def command(ctx: click.Context, /, home: Path | None, largest_artifact: int, **o
     if (options["certificate"] is None) != (options["private_key"] is None):
         raise click.UsageError("--certificate and --private-key go together.")
     given = {name: value for name, value in options.items() if value is not None}
-    settings = Settings(home.absolute(), largest_artifact_bytes=largest_artifact * _MIB, **given)  # type: ignore[arg-type]  # click checked them
+    sizes = {"largest_artifact_bytes": largest_artifact * _MIB, "key_bytes": key_mib * _MIB}
+    settings = Settings(home.absolute(), **sizes, **given)  # type: ignore[arg-type]  # click checked them
     if not KeyRing(settings.home).all():
         click.echo(f"No keys yet; make one: embedl-hub serve key add NAME --project '*' --home {home}", err=True)
+    if settings.certificate is None and not is_loopback(settings.host):
+        click.echo(
+            f"Warning: {settings.host} is reached from other machines, and keys are sent there in plain text. Give a "
+            "--certificate and its --private-key, or listen on 127.0.0.1 behind a proxy that adds TLS.",
+            err=True,
+        )
     serve(settings, ready=lambda address: click.echo(f"Listening on {address}", err=True))
 
 
@@ -94,11 +108,17 @@ def key_group() -> None:
 @click.argument("name")
 @click.option("--project", "projects", multiple=True, required=True, help=f"What it opens; {ALL_PROJECTS} for all.")
 @click.option("--access", type=click.Choice(ACCESS), default="write", show_default=True, help="What it is for.")
+@click.option("--most-runs", type=click.IntRange(1), help="Runs that it may have, in place of the server's --key-runs.")
+@click.option("--most-mib", type=click.IntRange(1), help="MiB that it may send, in place of the server's --key-mib.")
 @_home(required=True)
 @json_option
-def add(name: str, projects: tuple[str, ...], access: str, home: Path, as_json: bool) -> None:
+def add(
+    name: str, projects: tuple[str, ...], access: str, most_runs: int | None, most_mib: int | None, home: Path,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Make a key and print it, once."""
-    key, text = KeyRing(home).add(name, projects, access)
+    most_bytes = None if most_mib is None else most_mib * _MIB
+    key, text = KeyRing(home).add(name, projects, access, most_runs=most_runs, most_bytes=most_bytes)
     report({**_facts(key), "key": text}, text, as_json=as_json)
     if not as_json:
         hint = f"This is key {key.id} ({access}, {', '.join(projects)}). It is shown this once and kept nowhere."
@@ -109,14 +129,19 @@ def add(name: str, projects: tuple[str, ...], access: str, home: Path, as_json: 
 @_home(required=True)
 @json_option
 def list_(home: Path, as_json: bool) -> None:
-    """List keys, the revoked ones included."""
-    keys = KeyRing(home).all()
+    """List keys, the revoked ones included, with what they have brought."""
+    keys, usage = KeyRing(home).all(), Usage(home)
+    used = {key.id: usage.of(key.id) for key in keys}
+    usage.close()
     lines = []
     for key in keys:
         ended = "" if key.revoked_ms is None else f", revoked {_when(key.revoked_ms)}"
         projects = ", ".join(key.projects)
-        lines.append(f"{key.id}  {key.access:5}  {key.name}  {projects}  made {_when(key.created_ms)}{ended}")
-    report([_facts(key) for key in keys], *lines, as_json=as_json)
+        brought = f"{used[key.id].runs} runs, {size(used[key.id].size_bytes)}"
+        made = f"made {_when(key.created_ms)}{ended}"
+        lines.append(f"{key.id}  {key.access:5}  {key.name}  {projects}  {brought}  {made}")
+    facts = [{**_facts(key), "runs": used[key.id].runs, "size_bytes": used[key.id].size_bytes} for key in keys]
+    report(facts, *lines, as_json=as_json)
 
 
 @key_group.command("revoke")

@@ -3,5 +3,6 @@
 from embedl_hub.server._keys import ACCESS, ALL_PROJECTS, Key, KeyRing
 from embedl_hub.server._run import serve
 from embedl_hub.server._settings import Settings
+from embedl_hub.server._usage import Quota, Usage, Used
 
-__all__ = ["ACCESS", "ALL_PROJECTS", "Key", "KeyRing", "Settings", "serve"]
+__all__ = ["ACCESS", "ALL_PROJECTS", "Key", "KeyRing", "Quota", "Settings", "Usage", "Used", "serve"]

@@ -8,7 +8,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from embedl_hub.server._settings import Settings
 
+Held = TypeVar("Held")
 LARGEST_BODY = 8 << 20
 _PIECE_BYTES = 1 << 20
 _FAILURES_PER_S, _FAILURES_AT_ONCE = 1.0, 20.0
@@ -136,9 +137,9 @@ class _Api:
         if route.access == "write" and not key.may_write:
             raise Refusal(403, "read_only", "This key is for reading only.")
         if route.is_upload:
-            return await self._upload(request, values)
-        body = await _json_body(request) if route.body is not None else None
-        call, handler = Call(key, values, body), self._service.handlers[route.name]
+            return await self._upload(request, key, values)
+        body, size = await _json_body(request) if route.body is not None else (None, 0)
+        call, handler = Call(key, values, body, size), self._service.handlers[route.name]
         with _translated():
             if route.access == "write":
                 return await run_in_threadpool(self._work, handler, call, request)
@@ -169,22 +170,23 @@ class _Api:
         with _translated():
             return _response(await run_in_threadpool(self._service.health), None)
 
-    async def _upload(self, request: Request, values: Mapping[str, str]) -> Response:
+    async def _upload(self, request: Request, key: Key, values: Mapping[str, str]) -> Response:
         start, total = _announced(request)
         place = values["project"], values["sha256"]
         uploads = self._service.uploads
         with _translated():
             progress = await run_in_threadpool(uploads.progress, *place)
             if not progress.complete:
-                receiving = uploads.receiving(*place, start, total)
-                upload = await run_in_threadpool(receiving.__enter__)
-                try:
+                announced = int(request.headers["content-length"])
+                async with (
+                    _in_threads(self._service.usage.sending(key, announced)) as sending,
+                    _in_threads(uploads.receiving(*place, start, total)) as upload,
+                ):
                     async for piece in _pieces(request):
                         await run_in_threadpool(upload.write, piece)
+                        sending.size_bytes += len(piece)
                         self._metrics.add("content_bytes_received_total", len(piece))
                     progress = await run_in_threadpool(uploads.take, *place, upload)
-                finally:
-                    await run_in_threadpool(receiving.__exit__, None, None, None)
         return Response(status_code=200 if progress.complete else 202, headers=progress.headers())
 
 
@@ -242,6 +244,16 @@ def _with_safe_headers(headers: list[tuple[bytes, bytes]], route: str | None) ->
     return headers + [(name, value) for name, value in wanted if name not in there]
 
 
+@contextlib.asynccontextmanager
+async def _in_threads(context: contextlib.AbstractContextManager[Held]) -> AsyncIterator[Held]:
+    """Enter and leave a context in threads: both may wait for a disk."""
+    held = await run_in_threadpool(context.__enter__)
+    try:
+        yield held
+    finally:
+        await run_in_threadpool(context.__exit__, None, None, None)
+
+
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
     """Turn our errors into answers; what they say of this machine goes to the log, not to the client."""
@@ -260,14 +272,15 @@ def _translated() -> Iterator[None]:
         raise Refusal(503, "unavailable", "Not at the moment; try again.", headers={"Retry-After": "1"}) from error
 
 
-async def _json_body(request: Request) -> Any:  # noqa: ANN401 - whatever the client sent
+async def _json_body(request: Request) -> tuple[Any, int]:
+    """Return what a client sent, whatever that is, and how many bytes it had."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise bad_request("The body must be application/json.")
     body = await limited_body(request, LARGEST_BODY)
     if body is None:
         raise Refusal(413, "too_large", f"A body may have {LARGEST_BODY} bytes.")
     try:
-        return json.loads(body.decode(), parse_constant=_no_constant)
+        return json.loads(body.decode(), parse_constant=_no_constant), len(body)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"The body is no JSON: {type(error).__name__}.") from error
 

@@ -38,6 +38,8 @@ class Key:
     created_ms: int
     sha256: str = field(repr=False)
     revoked_ms: int | None = None
+    most_runs: int | None = None  # how many runs it may have; what the server allows if not given
+    most_bytes: int | None = None  # how much it may send in all
 
     @property
     def may_write(self) -> bool:
@@ -59,7 +61,15 @@ class KeyRing:
         self._by_hash: dict[str, Key] = {}
         self._by_id: dict[str, Key] = {}
 
-    def add(self, name: str, projects: Sequence[str], access: str) -> tuple[Key, str]:
+    def add(
+        self,
+        name: str,
+        projects: Sequence[str],
+        access: str,
+        *,
+        most_runs: int | None = None,
+        most_bytes: int | None = None,
+    ) -> tuple[Key, str]:
         """Make a key and return it with the text to hand out, which is kept nowhere."""
         check_name("key's name", name)
         if access not in ACCESS:
@@ -69,7 +79,10 @@ class KeyRing:
         for project in projects:
             check_name("project name", project)
         text = PREFIX + secrets.token_urlsafe(32)
-        key = Key(secrets.token_hex(4), name, tuple(projects), access, now_ms(), _hash(text))
+        key = Key(
+            secrets.token_hex(4), name, tuple(projects), access, now_ms(), _hash(text),
+            most_runs=most_runs, most_bytes=most_bytes,
+        )  # fmt: skip
         self._append({**key.__dict__, "kind": "add"})
         return key, text
 

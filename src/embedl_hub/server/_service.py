@@ -13,6 +13,7 @@ from embedl_hub.server import _shapes as shapes
 from embedl_hub.server._contents import BucketContents, Contents, HomeContents, Uploads
 from embedl_hub.server._records import Record, check_records, contents_of
 from embedl_hub.server._refusal import Refusal, bad_request, not_found
+from embedl_hub.server._usage import Quota, Usage
 from embedl_hub.tracking import LoggedArtifact, Receiver, Run, RunStatus, RunType, Store, equal
 from embedl_hub.tracking import project_id as id_of
 
@@ -32,6 +33,7 @@ class Call:
     key: Key
     values: Mapping[str, Any]
     body: Any = None
+    size: int = 0  # of the body, in bytes
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Service:
             HomeContents(self.store) if settings.artifacts is None else BucketContents(settings.artifacts, self.store)
         )
         self.uploads = Uploads(settings.home / "uploads", self.contents, settings.largest_artifact_bytes)
+        self.usage = Usage(settings.home, Quota(settings.key_runs, settings.key_bytes))
         self._receiver = Receiver(self.store)
         self._metrics = metrics
         self._names: dict[str, str] = {}
@@ -96,6 +99,7 @@ class Service:
     def close(self) -> None:
         """Close the store, and write down that nothing is left to make good."""
         with self.store.translated():
+            self.usage.close()
             (self.store.home / _CLEAN_STOP).touch()
         self.store.close()
 
@@ -149,7 +153,9 @@ class Service:
         return Answer({"data": shapes.run(self._run(call), shapes.INCLUDES, self._files(run, shapes.INCLUDES))})
 
     def delete_run(self, call: Call) -> Answer:
-        self._receiver.delete(self._run(call).id)
+        run_id = self._run(call).id
+        self._receiver.delete(run_id)
+        self.usage.end_run(run_id)
         return Answer(status=204)
 
     def send_records(self, call: Call) -> Answer:
@@ -158,14 +164,16 @@ class Service:
         if self._receiver.is_deleted(run_id):
             raise Refusal(410, "deleted", "The run was deleted; nothing more is taken for it.")
         missing: dict[str, int] = {}
-        arrived = self._receiver.append(
-            run_id,
-            after,
-            records,
-            # A run without a start says of no project that it is its own.
-            is_ours=lambda project: project is not None and id_of(project) == project_id,
-            admit=lambda record: self._admit(project_id, run_id, record, missing),
-        )
+        with self.usage.sending(call.key, call.size) as sending:
+            arrived = self._receiver.append(
+                run_id,
+                after,
+                records,
+                # A run without a start says of no project that it is its own.
+                is_ours=lambda project: project is not None and id_of(project) == project_id,
+                admit=lambda record: self._admit(call, record, missing),
+            )
+            sending.size_bytes = call.size
         if arrived.is_foreign:
             raise not_found()
         if arrived.has_no_start:
@@ -212,10 +220,13 @@ class Service:
             raise not_found()
         return Answer(file=File(name, size, lambda: self.contents.open(project_id, sha256)))
 
-    def _admit(self, project_id: str, run_id: str, record: Record, missing: dict[str, int]) -> bool:
+    def _admit(self, call: Call, record: Record, missing: dict[str, int]) -> bool:
         """Tell whether a record can be written: an artifact needs its contents first."""
-        if record["kind"] == "start" and id_of(record["project"]) != project_id:
-            raise bad_request("The run's project is not the one of this address.")
+        run_id, project_id = call.values["run"], call.values["project"]
+        if record["kind"] == "start":
+            if id_of(record["project"]) != project_id:
+                raise bad_request("The run's project is not the one of this address.")
+            self.usage.begin_run(call.key, run_id)
         if record["kind"] != "artifact":
             return True
         for sha256, size in contents_of(record).items():

@@ -28,6 +28,8 @@ class Settings:
     rate: float = 500.0  # requests per second that one key may make, over time
     burst: float = 1000.0  # requests that one key may make at once
     largest_artifact_bytes: int = 16 << 30  # no file may be larger
+    key_runs: int = 1_000_000  # how many runs one key may have
+    key_bytes: int = 1 << 40  # how much one key may send in all
     threads: int = 32  # how many requests are worked on at once
     query_s: float = 5.0  # how long the questions of one request to the database may take
     # How many reading requests of one key are worked on at once; the rest wait their turn

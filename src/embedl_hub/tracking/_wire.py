@@ -49,6 +49,7 @@ class Wire:
     """A connection to a server; made on first use, and again after every trouble."""
 
     def __init__(self, server: Server) -> None:
+        server.check_way()
         self._server = server
         self._url = urlsplit(server.url)
         self._connection: http.client.HTTPConnection | None = None

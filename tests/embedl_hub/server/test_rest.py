@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,6 +57,72 @@ class Project:
         sha256 = sha256 or hashlib.sha256(content).hexdigest()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.server.ask("PUT", f"{self.base}/contents/{sha256}", self.key, content, named)
+
+
+def test_a_run_begins_with_its_start(shared: HubServer) -> None:
+    """Another first record would say of no project that the run is its own, and let every key write to it."""
+    ours, theirs = Project(shared, "first ours"), Project(shared, "first theirs")
+    for number, first in enumerate((record(1, "param", name="a", value=1), record(7, "end", status="FINISHED"))):
+        run_id = ours.run_id(number)
+        status, document = ours.send(run_id, first)
+        assert (status, document["errors"][0]["code"]) == (400, "bad_request")
+        assert "first record of a run is its start" in document["errors"][0]["message"]
+        assert theirs.send(run_id, record(8, "tag", name="x", value="y"), after=7)[0] == 409
+        assert not (shared.home / "runs" / run_id).exists()
+    # One that an earlier version took belongs to nobody.
+    planted = shared.home / "runs" / ours.run_id(9)
+    planted.mkdir(parents=True)
+    (planted / "manifest.jsonl").write_text(json.dumps(record(1, "param", name="a", value=1)) + "\n")
+    for project in (ours, theirs):
+        assert project.send(ours.run_id(9), record(2, "tag", name="x", value="y"), after=1)[0] == 404
+
+
+def test_a_run_that_began_a_moment_ago_takes_no_records_of_others(shared: HubServer) -> None:
+    """Two projects send to one id at the same time; whoever came first has it, and nobody else writes to it."""
+    ours, theirs = Project(shared, "race ours"), Project(shared, "race theirs")
+    for number in range(20):
+        run_id = ours.run_id(number)
+        answers: list[int] = []
+
+        def intrude(run_id: str = run_id, answers: list[int] = answers) -> None:
+            tags = [record(seq, "tag", name="mine", value="x") for seq in range(1, 6)]
+            answers.extend(theirs.send(run_id, tag, after=tag["seq"] - 1)[0] for tag in tags)
+
+        thread = threading.Thread(target=intrude)
+        thread.start()
+        assert ours.send(run_id, start(ours.name))[0] == 200
+        thread.join()
+        assert 200 not in answers
+        assert ours.get(f"/runs/{run_id}?include=tags")[1]["data"]["tags"] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "order=name&after={c_huge}", "order=name&after={c_negative}", "order=metrics.m&after={m_huge}",
+        "order=metrics.m&after={m_deep}", "after={t_list}", "offset=9223372036854775808", "offset=-1", "limit=1e3",
+        "limit=99999999999999999999", "limit=%2B5", "offset=0x10", "after=%00", "after=" + "A" * 1000,
+        "where=started+%3E+%27999999999999999999999999d%27", "where=duration+%3E+1e999",
+        "where=params.a+%3E+99999999999999999999999999999999",
+    ],
+)  # fmt: skip
+def test_no_number_is_too_large_to_be_answered(shared: HubServer, query: str) -> None:
+    """With 400 where it makes no sense, never with 500."""
+    ours = Project(shared, "numbers")
+    ours.send(ours.run_id(), start(ours.name))
+
+    def packed(*values: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+
+    nested: Any = 1
+    for _ in range(100):
+        nested = [nested]
+    filled = query.format(
+        c_huge=packed("c", 2**70), c_negative=packed("c", -1), m_huge=packed("m", 10**400, "a"),
+        m_deep=packed("m", nested, "a"), t_list=packed("t", [1]),
+    )  # fmt: skip
+    status, document = ours.get(f"/runs?{filled}")
+    assert status == (200 if query.startswith("where") else 400), document
 
 
 @pytest.fixture
