@@ -20,6 +20,13 @@ class RemotePath(PurePosixPath):
     __slots__ = ()
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that other accounts of this machine cannot look into; one that is there stays as it is."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write a file to that takes the place of ``path`` if the block ends well, and is gone if not."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub import trust
 from embedl_hub.errors import ConfigError, quoted_list
+from embedl_hub.paths import make_private
 from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def change_toml(path: Path, change: Callable[[tomlkit.TOMLDocument], Any]) -> No
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
         change(document)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         is_trusted = path.name == trust.DEVICES_FILE and trust.is_trusted(path.parent)
         part = path.with_name(f".{path.name}.{os.getpid()}")
         part.write_text(tomlkit.dumps(document), encoding="utf-8")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import re
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,7 +47,7 @@ def command(devices: bool, install: str | None, home: Path | None, as_json: bool
     results = [
         CheckResult("python", is_ok=True, message=f"{platform.python_version()} ({sys.executable})"),
         CheckResult(_DISTRIBUTION, is_ok=True, message=importlib.metadata.version(_DISTRIBUTION)),
-        *(_store(folder), _ssh(), _server(), _device_file(home)),
+        *(_store(folder), *_privacy(folder), _ssh(), _server(), _device_file(home)),
         *_extras(),
         *_kinds(),
     ]
@@ -98,6 +101,16 @@ def _store(home: Path) -> CheckResult:
     free = shutil.disk_usage(home).free
     says = f"{home}: {count} runs, {free / 1e9:.1f} GB free"
     return CheckResult("store", free > _LOW_BYTES, says, "" if free > _LOW_BYTES else "Make room there.")
+
+
+def _privacy(home: Path) -> Iterator[CheckResult]:
+    """Look whether other accounts of this machine can look into the store; ours are made so that they cannot."""
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(home.stat().st_mode)
+        if mode & 0o077:
+            says = f"{home} is open to other accounts of this machine (mode {mode:o})"
+            advice = f"chmod go= {shlex.quote(str(home))}, unless they are to see your runs and devices"
+            yield CheckResult("private store", is_ok=None, message=says, advice=advice)
 
 
 def _ssh() -> CheckResult:

@@ -9,6 +9,7 @@ import click
 from embedl_hub.cli._output import PATH, json_option, report
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.errors import ConfigError
+from embedl_hub.paths import make_private
 from embedl_hub.tracking import PROJECT_FOLDER, check_name
 
 # Devices and settings are worth sharing; runs are data.
@@ -32,7 +33,7 @@ def command(project: str | None, folder: Path, as_json: bool) -> None:
     check_name("project name", name)
     is_new = not home.is_dir()
     try:
-        home.mkdir(exist_ok=True)
+        make_private(home)
         if not (home / ".gitignore").exists():
             (home / ".gitignore").write_text(_IGNORED, encoding="utf-8")
     except OSError as error:

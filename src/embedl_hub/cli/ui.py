@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import secrets
 import socket
+import tempfile
 import threading
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -24,22 +28,36 @@ _HOSTS = (_ADDRESS, "localhost")
 @click.option("--write", is_flag=True, help="Let the page label, archive and delete runs.")
 @home_option
 def command(port: int, no_browser: bool, write: bool, home: Path | None) -> None:
-    """Show runs, profiles, comparisons and devices in the browser; only from this machine, and read-only."""
+    """Show runs, profiles, comparisons and devices in the browser; only from this machine, and read-only.
+
+    The address has a token that lets you in, and nobody else: other accounts of this machine can reach the port too.
+    """
     from embedl_hub import page  # noqa: PLC0415 - after the options are known to be right
 
     folder = find_home(home, uses_devices=False)
-    with Store(folder) as store:
-        application = page.app(lambda: store, read_only=not write, hosts=_HOSTS)
+    with Store(folder) as store, contextlib.ExitStack() as stack:
+        token = secrets.token_urlsafe(32)
+        application = page.app(lambda: store, read_only=not write, hosts=_HOSTS, token=token)
         import uvicorn  # noqa: PLC0415 - page.app says what to install when it is missing
 
         with _listen(port) as listening:
-            address = f"http://{_ADDRESS}:{listening.getsockname()[1]}/"
+            address = f"http://{_ADDRESS}:{listening.getsockname()[1]}/?token={token}"
             click.echo(f"{folder} is shown at {address} (Ctrl+C stops it)")
             if not no_browser:
                 # The socket listens already: the browser waits for the answer, not for luck.
-                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+                leading = stack.enter_context(_leading_to(address))
+                threading.Thread(target=webbrowser.open, args=(leading,), daemon=True).start()
             config = uvicorn.Config(application, log_level="warning", access_log=False, server_header=False)
             uvicorn.Server(config).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def _leading_to(address: str) -> Iterator[str]:
+    """Yield a file's address that leads there: what a browser is started with is in everybody's list of processes."""
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
+        file.write(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">')
+        file.flush()
+        yield Path(file.name).as_uri()
 
 
 def _listen(port: int) -> socket.socket:

@@ -13,16 +13,17 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from embedl_hub.errors import HubError
 from embedl_hub.page import _export, _format, _templates, _views, _write
 from embedl_hub.page._scope import Scope, TtlCache
+from embedl_hub.page._ticket import Ticket
 from embedl_hub.tracking import Store, now_ms
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Send
     from starlette.types import Scope as ASGIScope
 
@@ -50,6 +51,7 @@ class Options:
     projects: Callable[[Request], Collection[str] | None] | None = None
     hosts: tuple[str, ...] | None = None
     sign_out: str | None = None
+    token: str | None = None
 
     def scope(self, request: Request) -> Scope:
         visible = None if self.projects is None else self.projects(request)
@@ -81,16 +83,18 @@ def build(options: Options) -> Starlette:
         *page.twins("/device", _views.device),
     ]
     handlers = {HubError: page.refusing, HTTPException: page.missing, 500: page.broken}
-    guards = [Middleware(_Guard, hosts=options.hosts)]
+    ticket = None if options.token is None else Ticket(options.token)
+    guards = [Middleware(_Guard, hosts=options.hosts, ticket=ticket)]
     return Starlette(routes=routes, exception_handlers=handlers, middleware=guards)
 
 
 class _Guard:
-    """Sets the headers of every answer, and refuses names that are not ours."""
+    """Sets the headers of every answer, and refuses names that are not ours and visitors that are not."""
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None, ticket: Ticket | None) -> None:
         self._app = app
         self._hosts = hosts
+        self._ticket = ticket
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -108,7 +112,8 @@ class _Guard:
             refusal = PlainTextResponse(f"This page is not to be asked for as {_host(scope)!r}.\n", status_code=421)
             await refusal(scope, receive, send_guarded)
             return
-        await self._app(scope, receive, send_guarded)
+        answer = None if self._ticket is None else self._ticket.answer(Request(scope))
+        await (self._app if answer is None else answer)(scope, receive, send_guarded)
 
 
 def _host(scope: ASGIScope) -> str:

@@ -26,6 +26,7 @@ def app(
     projects: Callable[[Request], Collection[str] | None] | None = None,
     hosts: Sequence[str] | None = None,
     sign_out: str | None = None,
+    token: str | None = None,
 ) -> Starlette:
     """Return the page as an ASGI application, to be served alone or mounted behind a login.
 
@@ -37,11 +38,14 @@ def app(
         hosts: The names under which the page may be asked for, as in the Host header without the port. Guards a page
             without a login against other sites that point their name at this machine. None asks nothing.
         sign_out: The path that signs a user out, for a button.
+        token: What lets a visitor in, in the address (``?token=``) that he opens first or as a bearer token. For a page
+            without a login on a machine that others use too. None lets everybody in.
     """
     require_extra()
     from embedl_hub.page._app import Options, build  # noqa: PLC0415 - see the top
 
-    return build(Options(open_store, read_only, projects, None if hosts is None else tuple(hosts), sign_out))
+    names = None if hosts is None else tuple(hosts)
+    return build(Options(open_store, read_only, projects, names, sign_out, token))
 
 
 def export_run(store: Store, run_id: str, path: str | os.PathLike[str]) -> Path:

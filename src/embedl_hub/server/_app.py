@@ -19,6 +19,7 @@ from starlette.routing import Mount
 from starlette.routing import Route as Address
 
 from embedl_hub.errors import ConfigError, HubError, TooSlowError
+from embedl_hub.paths import make_private
 from embedl_hub.ranges import NoSuchRangeError, pieces, range_headers, wanted_bytes
 from embedl_hub.server._keys import PREFIX, Buckets, Key, KeyRing
 from embedl_hub.server._login import PAGE_POLICY, Door, Guard, Sessions, current_key, limited_body, no_page
@@ -52,7 +53,7 @@ _API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 def make_app(settings: Settings, page: Callable[[Door], ASGIApp] | None = None) -> ASGIApp:
     """Return the whole server as an ASGI application; ``page`` makes what browsers see once they are logged in."""
     metrics, keys = Metrics(), KeyRing(settings.home)
-    settings.home.mkdir(parents=True, exist_ok=True)
+    make_private(settings.home)
     service = Service(settings, metrics)
     failures = Buckets(_FAILURES_PER_S, _FAILURES_AT_ONCE)
     rates, turns = Buckets(settings.rate, settings.burst), Turns(settings.queries_at_once, settings.query_s)

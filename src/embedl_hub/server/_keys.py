@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from embedl_hub.errors import ConfigError, quoted_list
+from embedl_hub.paths import make_private
 from embedl_hub.tracking import check_name, now_ms
 
 PREFIX = "eh_"
@@ -114,7 +115,7 @@ class KeyRing:
 
     def _append(self, record: dict[str, object]) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._path.parent)
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "a", encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)

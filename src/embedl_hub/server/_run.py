@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -33,6 +34,8 @@ def serve(settings: Settings, *, ready: Callable[[str], None] = lambda _: None) 
     except ImportError as error:
         raise ConfigError(f"The server needs {error.name}: pip install 'edgeproof-hub[server]'") from error
     configure_logging()
+    # What a server writes is its own: uploads, the index, keys.
+    os.umask(0o077)
     # Half of the open files for clients that are waited for: the rest is for answers, runs and the database.
     most = min(settings.connections, patience.raise_file_limit() // 2)
     room = patience.Room(most, min(most, settings.connections_per_address))

@@ -21,7 +21,7 @@ import platformdirs
 
 from embedl_hub import trust
 from embedl_hub.errors import StoreUnusableError, TooSlowError, TrackingError
-from embedl_hub.paths import is_plain
+from embedl_hub.paths import is_plain, make_private
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._filter import named_fields, parse
@@ -119,7 +119,7 @@ class Store:
         """Open the index, bring it to the current shape and mark the runs of dead processes."""
         try:
             with self.translated():
-                self.home.mkdir(parents=True, exist_ok=True)
+                make_private(self.home)
                 self._pool.open()
                 # However long it takes: a large index is brought to a new shape here.
                 with self._pool.lend(limited=False) as connection:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
 import platformdirs
 import pytest
+from support import cli
 
-from embedl_hub.tracking import find_home
+from embedl_hub.tracking import Store, find_home
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +73,37 @@ def test_relative_and_tilde_paths_become_absolute(somewhere: Path, monkeypatch: 
     assert find_home("~/runs") == somewhere / "me" / "runs"
     monkeypatch.setenv("EMBEDL_HUB_HOME", "~/other")
     assert find_home() == somewhere / "me" / "other"
+
+
+def test_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
+    """Whatever the umask lets through; one that is there stays as its owner made it."""
+    umask = os.umask(0o022)
+    try:
+        with Store(tmp_path / "deep" / "home"):
+            pass
+        (tmp_path / "shared").mkdir(mode=0o755)
+        with Store(tmp_path / "shared"):
+            pass
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "deep" / "home").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o755
+
+
+def test_doctor_names_a_store_that_is_open_to_others(tmp_path: Path) -> None:
+    """With the line that closes it; not as a failure, since it may be meant."""
+    home = tmp_path / "open store"
+    with Store(home):
+        pass
+    assert "private store" not in [result["title"] for result in _doctor(home)]
+    home.chmod(0o755)
+    (found,) = [result for result in _doctor(home) if result["title"] == "private store"]
+    assert found["is_ok"] is None
+    assert "(mode 755)" in found["message"]
+    assert found["advice"].startswith(f"chmod go= '{home}'")
+
+
+def _doctor(home: Path) -> list[dict[str, Any]]:
+    done = cli.hub("doctor", "--home", home, "--json")
+    results: list[dict[str, Any]] = json.loads(done.stdout)
+    return results
