@@ -30,6 +30,13 @@ _MIB = 1 << 20
 @click.option("--rate", type=click.FloatRange(1), default=500.0, show_default=True, help="Requests per second and key.")
 @click.option("--burst", type=click.FloatRange(1), default=1000.0, show_default=True, help="Requests at once and key.")
 @click.option(
+    "--wrong-keys",
+    type=click.FloatRange(1),
+    default=20.0,
+    show_default=True,
+    help="Wrong keys that one address may show at once; then one per second.",
+)
+@click.option(
     "--largest-artifact",
     type=click.IntRange(1),
     default=16384,

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Held = TypeVar("Held")
 LARGEST_BODY = 8 << 20
 _PIECE_BYTES = 1 << 20
-_FAILURES_PER_S, _FAILURES_AT_ONCE = 1.0, 20.0
+_FAILURES_PER_S = 1.0
 _RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/([0-9]{1,18})")
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -55,7 +55,7 @@ def make_app(settings: Settings, page: Callable[[Door], ASGIApp] | None = None) 
     metrics, keys = Metrics(), KeyRing(settings.home)
     make_private(settings.home)
     service = Service(settings, metrics)
-    failures = Buckets(_FAILURES_PER_S, _FAILURES_AT_ONCE)
+    failures = Buckets(_FAILURES_PER_S, settings.wrong_keys)
     rates, turns = Buckets(settings.rate, settings.burst), Turns(settings.queries_at_once, settings.query_s)
     api = _Api(service, keys, rates, failures, turns, metrics)
     shown = no_page() if page is None else page(Door(lambda: service.seen_by(current_key()), current_key))

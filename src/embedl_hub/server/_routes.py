@@ -172,7 +172,7 @@ _CONTENT_RANGE: shapes.Schema = {"type": "string", "pattern": "^bytes ([0-9]{1,1
 
 
 def _text(longest: int, default: str | None = None) -> shapes.Schema:
-    schema: shapes.Schema = {"type": "string", "maxLength": longest}
+    schema: shapes.Schema = {"type": "string", "maxLength": longest, "pattern": shapes.NO_NUL}
     return schema if default is None else {**schema, "default": default}
 
 

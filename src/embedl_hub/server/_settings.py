@@ -28,6 +28,7 @@ class Settings:
     rate: float = 500.0  # requests per second that one key may make, over time
     burst: float = 1000.0  # requests that one key may make at once
     largest_artifact_bytes: int = 16 << 30  # no file may be larger
+    wrong_keys: float = 20.0  # how many wrong keys one address may show at once; then one per second
     key_runs: int = 1_000_000  # how many runs one key may have
     key_bytes: int = 1 << 40  # how much one key may send in all
     threads: int = 32  # how many requests are worked on at once

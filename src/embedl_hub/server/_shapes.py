@@ -91,8 +91,10 @@ def nullable(schema: Schema) -> Schema:
 
 
 # JSON Schema's patterns and Python's agree on these: printable, not blank.
-_CONTROLS = "\\u0000-\\u001f\\u007f-\\u009f\\ud800-\\udfff"
+_CONTROLS = "\\u0000-\\u001f\\u007f-\\u009f"
 TEXT: Schema = {"type": "string"}
+_SHORT_NAME = f"^[^{_CONTROLS}\\s][^{_CONTROLS}]{{0,49}}$"
+NO_NUL = "^[^\\x00]*$"
 NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 50, "pattern": f"^[^{_CONTROLS}\\s][^{_CONTROLS}]*$"}
 PLAIN_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[A-Za-z0-9_$-][A-Za-z0-9._$-]*$"}
 FLAG: Schema = {"type": "boolean"}
@@ -105,7 +107,12 @@ RUN_ID: Schema = {"type": "string", "pattern": "^[0-9a-f]{8,64}$"}
 SHA256: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 RUN_TYPE: Schema = {"type": "string", "enum": list(RunType)}
 RUN_STATUS: Schema = {"type": "string", "enum": list(RunStatus)}
-METRIC: Schema = {"anyOf": [{"type": "number"}, {"type": "string", "enum": list(RECORD_LIMITS.not_finite)}]}
+METRIC: Schema = {
+    "anyOf": [
+        {"type": "number", "minimum": -1.7e308, "maximum": 1.7e308},
+        {"type": "string", "enum": list(RECORD_LIMITS.not_finite)},
+    ]
+}
 PAGINATION = obj({
     "limit": COUNT, "offset": COUNT, "total": COUNT, "hasMore": FLAG, "nextOffset": nullable(COUNT),
     "nextAfter": nullable(TEXT),
@@ -139,7 +146,8 @@ def _record(kind: str, required: Mapping[str, Schema], optional: Mapping[str, Sc
     return obj({"seq": SEQ, "kind": {"type": "string", "const": kind}, "time_ms": TIME_MS, **required}, optional)
 
 
-_LONG_TEXT: Schema = {"type": "string", "maxLength": RECORD_LIMITS.text}
+_LONG_TEXT: Schema = {"type": "string", "maxLength": RECORD_LIMITS.text, "pattern": NO_NUL}
+_STEP: Schema = {"type": "integer", "minimum": -RECORD_LIMITS.whole, "maximum": RECORD_LIMITS.whole}
 _FILES: Schema = {
     "type": "array",
     "maxItems": RECORD_LIMITS.files,
@@ -156,7 +164,7 @@ RECORD: Schema = {
             },
         ),
         _record("param", {"name": NAME, "value": {}}),
-        _record("metric", {"name": NAME, "value": METRIC}, {"step": nullable({"type": "integer"})}),
+        _record("metric", {"name": NAME, "value": METRIC}, {"step": nullable(_STEP)}),
         _record("tag", {"name": NAME, "value": _LONG_TEXT}),
         _record(
             "artifact",
@@ -175,4 +183,5 @@ ARRIVED = obj({
     "last": {"type": "integer", "minimum": -1},
     "missing": _array(obj({"sha256": SHA256, "sizeBytes": COUNT})),
 })  # fmt: skip
-CHANGE = obj({}, {"archived": FLAG, "tags": {"type": "object", "additionalProperties": {"type": "string"}}})
+_TAGS: Schema = {"type": "object", "patternProperties": {_SHORT_NAME: _LONG_TEXT}, "additionalProperties": False}
+CHANGE = obj({}, {"archived": FLAG, "tags": _TAGS})

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +83,21 @@ class Journal(_fork.ForkAware):
 
 def read(path: Path) -> list[Record]:
     """Return the records of a manifest in order; lines that cannot be read are passed over."""
-    records: list[Record] = []
+    return list(each(path))
+
+
+def each(path: Path) -> Iterator[Record]:
+    """Yield the records of a manifest one by one, as :func:`read` gives them all."""
+    last = -1
     try:
         with open_plain(path, below=path.parent) as file:
-            lines = file.read().split(b"\n")
+            for line in file:
+                record = decode(line)
+                if record is not None and record["seq"] > last:
+                    yield record
+                    last = record["seq"]
     except (FileNotFoundError, NotPlainError):
-        return records
-    last = -1
-    for line in lines:
-        record = decode(line)
-        if record is not None and record["seq"] > last:
-            records.append(record)
-            last = record["seq"]
-    return records
+        return
 
 
 def bury(path: Path, end: Record) -> list[Record] | None:

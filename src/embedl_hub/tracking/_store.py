@@ -400,11 +400,16 @@ class Store:
 
     def folder_files(self, run_id: str) -> dict[str, list[tuple[str, str, int]]]:
         """Return the files of a run's artifacts that are folders: by artifact, (name inside it, sha256, size)."""
-        return {
-            record["name"]: [(str(name), str(sha256), int(size)) for name, sha256, size in record["files"]]
-            for record in _journal.read(self.manifest(run_id))
-            if record["kind"] == "artifact" and "files" in record
-        }
+        found: dict[str, list[tuple[str, str, int]]] = {}
+        with self.translated():
+            for record in _journal.each(self.manifest(run_id)):
+                # A manifest may be as long as a run likes; looking through it is a question like any other.
+                self._pool.check_time()
+                if record["kind"] == "artifact" and "files" in record:
+                    found[record["name"]] = [
+                        (str(name), str(sha256), int(size)) for name, sha256, size in record["files"]
+                    ]
+        return found
 
     def adopt_artifacts(self, run_id: str, records: list[_journal.Record]) -> None:
         """Take the artifacts of a run folder that came from elsewhere into the contents."""

@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from moto.server import ThreadedMotoServer
-from support.hub_server import free_port
+from support.s3 import bucket_of_its_own
 
 from embedl_hub.credentials import Server
 from embedl_hub.errors import ConfigError, TrackingError
@@ -20,25 +19,14 @@ if TYPE_CHECKING:
 
     from support.hub_server import HubServer
 
-KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """An empty bucket ``models``, and the environment that leads there."""
-    port = free_port()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    environment = {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    import boto3
-
-    client = boto3.client("s3", endpoint_url=environment["AWS_ENDPOINT_URL"])
-    client.create_bucket(Bucket="models")
-    client.close()
-    yield environment
-    server.stop()
+    with bucket_of_its_own() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        yield environment
 
 
 def test_contents_go_to_the_bucket_and_come_back(

@@ -90,11 +90,16 @@ def test_questions_of_one_request_share_its_time(tmp_path: Path, address: str | 
     """One after the other they do not get the limit anew; writing has none."""
     with Store(tmp_path / "home", database=address, limit_s=0.6) as store:
         floods.fill(store, 100)
+        store.run_dir("0" * 16).mkdir(parents=True)
+        store.manifest("0" * 16).write_text('{"seq": 0, "kind": "start", "time_ms": 0}\n')
         with store.one_question():
             store.find(limit=1)
             time.sleep(0.65)
             with pytest.raises(TooSlowError):
                 store.find(limit=1)
+            # Looking through a long manifest is a part of it.
+            with pytest.raises(TooSlowError):
+                store.folder_files("0" * 16)
         store.find(limit=1)
         with store._transaction() as connection:
             connection.execute("SELECT count(*) FROM run AS a CROSS JOIN run AS b CROSS JOIN run AS c").fetchone()

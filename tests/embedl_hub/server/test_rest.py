@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.hub_server import HubServer
 from support.processes import wait_until
+from support.s3 import bucket_of_its_own
 
 from embedl_hub.server import KeyRing
 from embedl_hub.tracking import folder_content, project_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 RUN = "0123456789abcdef"
 MODEL = b"a model"
 SHA = hashlib.sha256(MODEL).hexdigest()
+
+
+@pytest.fixture(scope="module", params=["files", pytest.param("postgresql and s3", marks=pytest.mark.slow)])
+def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    """One server for all tests of this file: with a file and a folder, and with a database server and a bucket."""
+    home, options, environment = tmp_path_factory.mktemp("server") / "home", list[str](), dict[str, str]()
+    with contextlib.ExitStack() as stack:
+        if request.param != "files":
+            cluster = request.getfixturevalue("cluster")
+            options += ["--database", cluster.database(f"rest{time.time_ns()}"), "--artifacts", "s3://models/hub"]
+            environment = stack.enter_context(bucket_of_its_own())
+        server = HubServer(home, *options, environment=environment).start()
+        yield server
+        server.end()
 
 
 def start(project: str, **more: Any) -> dict[str, Any]:

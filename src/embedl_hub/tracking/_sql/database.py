@@ -405,6 +405,12 @@ class Pool(_fork.ForkAware):
         finally:
             self._own.ends = None
 
+    def check_time(self) -> None:
+        """Raise OverLimitError when the time of this thread's question is over."""
+        ends: float | None = getattr(self._own, "ends", None)
+        if ends is not None and ends <= time.monotonic():
+            raise OverLimitError
+
     @contextlib.contextmanager
     def lend(self, *, limited: bool = True) -> Iterator[Connection]:
         """Lend a connection for a block; what is ``limited`` is cut off when the time of its question is over."""
@@ -430,9 +436,8 @@ class Pool(_fork.ForkAware):
             self._give_back(connection, broken=broken)
 
     def _ends(self) -> float:
+        self.check_time()
         ends: float | None = getattr(self._own, "ends", None)
-        if ends is not None and ends <= time.monotonic():
-            raise OverLimitError
         return ends if ends is not None else time.monotonic() + (self._limit_s or 0)
 
     def before_fork(self) -> None:
