@@ -206,7 +206,7 @@ class Gain:
     high: float  # its upper end
     float_ms: float
     int8_ms: float
-    reasons: Tuple[str, ...] = ()  # what eats the gain, the worst first, in words
+    reasons: Tuple[str, ...] = ()  # what makes the gain smaller, the worst first, in words
     known: float = 1.0  # share of the predicted time in kernels that were measured
 
     @property

@@ -24,7 +24,9 @@ JSON_WANTED = "embedl_hub.json"
 _VERBOSITY = "embedl_hub.verbosity"
 
 PATH = click.Path(path_type=Path)
-home_option = click.option("--home", type=PATH, help="The store's folder; found as for a run if not given.")
+home_option = click.option(
+    "--home", type=PATH, help="The store's folder; EMBEDL_HUB_HOME, .embedl here or above, else your data folder."
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for programs.",
     # It may stand before the command too.

@@ -59,5 +59,5 @@ def command(
     gain = prediction.gain
     rows = [("float", number(gain.float_ms, "ms")), ("INT8", number(gain.int8_ms, "ms"))]
     rows += [("kernels", f"{prediction.family or 'unknown'}, {toolchain.title} {prediction.runtime_version}")]
-    rows += [("eats the gain", reason) for reason in gain.reasons]
+    rows += [("what makes it smaller", reason) for reason in gain.reasons]
     table(None, rows, folds=True)

@@ -156,6 +156,8 @@ class SQLite:
         )
         try:
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            # A database that came with somebody's folder may have views and triggers of its own.
+            connection.execute("PRAGMA trusted_schema = OFF")
         except BaseException:
             # A damaged file is told by the first statement; nobody else could close what was opened.
             connection.close()
