@@ -21,22 +21,22 @@ _PART = "a" * 199
 def fill(store: Store, runs: int) -> None:
     """Bring runs with texts into an index, as fast as it goes; no folders, since nothing here opens one."""
     now_ms = 1_700_000_000_000
-    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < CAST(? AS BIGINT))"
     with store._transaction() as connection:
-        connection.execute("INSERT INTO project (key, name, created_ms) VALUES (1, ?, 0)", (PROJECT,))
+        connection.execute("INSERT INTO project (name, created_ms) VALUES (?, 0)", (PROJECT,))
         connection.execute(
-            f"""INSERT INTO run (key, id, project, type, name, status, started_ms, ended_ms, device, applied)
-            {numbers} SELECT i, 'a' || CAST(1000000000000000 + i AS TEXT), 1, 'EVAL', 'run ' || CAST(i AS TEXT),
-            'FINISHED', {now_ms} + i, {now_ms} + i + 5, 'pi' || CAST(i % 50 AS TEXT), 6 FROM n""",  # noqa: S608 - our own words
+            f"""WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < CAST(? AS BIGINT))
+            INSERT INTO run (id, project, type, name, status, started_ms, ended_ms, device, applied)
+            SELECT 'a' || CAST(1000000000000000 + i AS TEXT), (SELECT key FROM project), 'EVAL',
+            'run ' || CAST(i AS TEXT), 'FINISHED', {now_ms} + i, {now_ms} + i + 5, 'pi' || CAST(i % 50 AS TEXT), 6
+            FROM n""",  # noqa: S608 - our own words
             (runs,),
         )
-        texts = f"{numbers} SELECT i, ?, ? FROM n"  # noqa: S608 - our own words
-        connection.execute(f"INSERT INTO param (run, name, value) {texts}", (runs, "note", f'"{_NOTE}"'))
-        connection.execute(f"INSERT INTO tag (run, name, value) {texts}", (runs, "stage", "ci"))
+        texts = "SELECT key, ?, ? FROM run"
+        connection.execute(f"INSERT INTO param (run, name, value) {texts}", ("note", f'"{_NOTE}"'))
+        connection.execute(f"INSERT INTO tag (run, name, value) {texts}", ("stage", "ci"))
         connection.execute(
-            f"""INSERT INTO metric (run, name, seq, value, time_ms, latest)
-            {numbers} SELECT i, 'latency', 3, i / 7.0, 0, 1 FROM n""",  # noqa: S608 - our own words
-            (runs,),
+            """INSERT INTO metric (run, name, seq, value, time_ms, latest)
+            SELECT key, 'latency', 3, key / 7.0, 0, 1 FROM run"""
         )
 
 

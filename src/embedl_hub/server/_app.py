@@ -144,11 +144,13 @@ class _Api:
         with _translated():
             if route.access == "write":
                 return await run_in_threadpool(self._work, handler, call, request)
+            asked = time.monotonic()
             async with self._turns.taking(key.id):
-                return await run_in_threadpool(self._work, handler, call, request)
+                waited_s = time.monotonic() - asked
+                return await run_in_threadpool(self._work, handler, call, request, waited_s)
 
-    def _work(self, handler: Callable[[Call], Answer], call: Call, request: Request) -> Response:
-        with self._service.store.one_question():
+    def _work(self, handler: Callable[[Call], Answer], call: Call, request: Request, waited_s: float = 0.0) -> Response:
+        with self._service.store.one_question(waited_s):
             return _response(handler(call), request)
 
     def _key(self, request: Request) -> Key:

@@ -158,9 +158,12 @@ class Store:
         view._scope = rows.Scope(tuple(name for name in names if shown is None or name in shown))  # noqa: SLF001 - same class
         return view
 
-    def one_question(self) -> contextlib.AbstractContextManager[None]:
-        """Count all that this thread asks in a block against one time limit, where the store has one."""
-        return self._pool.one_question()
+    def one_question(self, spent_s: float = 0.0) -> contextlib.AbstractContextManager[None]:
+        """Count all that this thread asks in a block against one time limit, where the store has one.
+
+        So much of it is spent already, by waiting for a turn.
+        """
+        return self._pool.one_question(spent_s)
 
     def run_dir(self, run_id: str) -> Path:
         """Return the folder of a run."""

@@ -396,12 +396,12 @@ class Pool(_fork.ForkAware):
             self._drop_idle()
 
     @contextlib.contextmanager
-    def one_question(self) -> Iterator[None]:
-        """Count all that this thread asks in a block against one limit."""
+    def one_question(self, spent_s: float = 0.0) -> Iterator[None]:
+        """Count all that this thread asks in a block against one limit, of which so much is spent already."""
         if self._limit_s is None or getattr(self._own, "ends", None) is not None:
             yield
             return
-        self._own.ends = time.monotonic() + self._limit_s
+        self._own.ends = time.monotonic() + self._limit_s - spent_s
         try:
             yield
         finally:
