@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple, 
 import numpy as np
 
 from embedl_device.errors import BoardError
+from embedl_device.readers import UnreadableError, read_npy, read_npz
 
 Arrays = Dict[str, np.ndarray]
 Dimension = Union[int, str, None]
@@ -30,9 +31,8 @@ def load_samples(folder: Path) -> List[Tuple[str, Arrays]]:
 def load_npz(path: Path) -> Arrays:
     """Return the arrays of an .npz file."""
     try:
-        with np.load(str(path), allow_pickle=False) as data:
-            return {name: data[name] for name in data.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        return read_npz(path)
+    except (OSError, UnreadableError) as error:
         raise BoardError("{} cannot be read as .npz: {}.".format(path, error)) from error
 
 
@@ -57,10 +57,9 @@ def save_npy(folder: Path, arrays: Arrays) -> None:
 
 def _load(path: Path) -> np.ndarray:
     try:
-        array = np.load(str(path), allow_pickle=False)
-    except (OSError, ValueError) as error:
+        return read_npy(path)
+    except (OSError, UnreadableError) as error:
         raise BoardError("{} cannot be read as .npy: {}.".format(path, error)) from error
-    return np.asarray(array)
 
 
 class Tensor(NamedTuple):

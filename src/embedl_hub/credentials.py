@@ -10,7 +10,6 @@ import functools
 import ipaddress
 import os
 import secrets
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ import platformdirs
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.paths import replacing
+from embedl_hub.toml import read_toml
 
 __all__ = [
     "INSECURE_VARIABLE",
@@ -146,7 +146,7 @@ def forget_server() -> bool:
 def _kept() -> Server | None:
     path = credentials_file()
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -161,7 +161,7 @@ def read_costs(answer: Mapping[str, Any]) -> CostTable:
             (float(model["us"]) - sum(float(node["us"]) for node in model["nodes"]), len(model["nodes"]), model["us"])
             for model in models.values()
         ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError("the table of kernel costs cannot be read: {!r}".format(error)) from error
     if len(samples) < _ENOUGH or not all(np.isfinite(us) for _, us in samples):
         raise ValueError("the table of kernel costs holds {} times".format(len(samples)))

@@ -5,7 +5,6 @@ Other work on the machine only ever adds time, so a kernel's cost is the mean of
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -18,6 +17,7 @@ from embedl_device import board
 from embedl_device.arrays import made_up_feed
 from embedl_device.errors import BoardError
 from embedl_device.program import say
+from embedl_device.readers import parse_json
 from embedl_device.rounds import queue_clock
 from embedl_onnxruntime.session import PROGRAM, Model, Settings, kernels, runtime
 
@@ -95,7 +95,7 @@ def _events(model: Model) -> Iterator[Tuple[_Key, float, Dict[str, Any]]]:
     """Yield each run of each node: which, its time, and what the runtime says of it."""
     trace = model.end_profiling()
     try:
-        events = json.loads(trace.read_text(encoding="utf-8", errors="replace"))
+        events = parse_json(trace.read_text(encoding="utf-8", errors="replace"))
     except ValueError as error:
         raise BoardError("The runtime's profile cannot be read: {}".format(error)) from error
     for event in events:

@@ -22,6 +22,7 @@ from embedl_device.arrays import Arrays
 from embedl_device.document import Loaded, load_timed, measured, measured_in_turns
 from embedl_device.errors import BoardError
 from embedl_device.program import models_of, plan_of, run_on_samples, say, turns_of
+from embedl_device.readers import parse_json
 from embedl_device.statistics import percentile
 from embedl_onnxruntime.session import CPU, PROGRAM, Model, Settings, kernels, runtime
 
@@ -130,7 +131,7 @@ def _unescaped(name: bytes) -> str:
 def _add_by_json(line: bytes, sums: Dict[Tuple[bytes, bytes], _Sum], run: int) -> bool:
     """Take a line written in another order of fields, as a later version might."""
     try:
-        event = json.loads(line.strip().rstrip(b",").decode("utf-8", "replace"))
+        event = parse_json(line.strip().rstrip(b",").decode("utf-8", "replace"))
         name = event["name"][: -len(_KERNEL)].encode()
         args = event.get("args") or {}
         key = (name, str(args.get("node_index", "")).encode())

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
 from embedl_deploy.errors import InputError
+from embedl_device.readers import UnreadableError, read_arrays
 
 Batch = tuple[np.ndarray, ...] | dict[str, np.ndarray]
 
@@ -30,13 +30,11 @@ def _files(path: Path) -> list[Path]:
 
 def _read(path: Path) -> Batch:
     try:
-        with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return (found,)
-            arrays = {name: found[name] for name in found.files}
-    except (ValueError, OSError, EOFError, BadZipFile) as exc:
+        arrays = read_arrays(path)
+    except (OSError, UnreadableError) as exc:
         raise InputError(f"{str(path)!r} cannot be read as .npy or .npz: {exc}") from exc
+    if not isinstance(arrays, dict):
+        return (arrays,)
     if arrays and all(name == f"arr_{index}" for index, name in enumerate(arrays)):
         return tuple(arrays.values())
     return arrays

@@ -4,13 +4,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import version_converter
+from onnx import external_data_helper, version_converter
 
 from embedl_deploy.dialect._dialects import PAIR
 from embedl_deploy.dialect._model import opset_of
 from embedl_deploy.errors import ModelFileError, first_line
+from embedl_device.readers import check_pieces, find_piece, read_piece, telling, tensor_bytes
 
 # Above this a file needs its weights beside it: protobuf ends at two gigabytes.
 _LARGEST = 1_900_000_000
@@ -24,8 +26,9 @@ def load(source: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
     if not path.is_file():
         raise ModelFileError(f"There is no file {str(path)!r}.", path=str(path))
     try:
-        model = onnx.load(path)
-    except (DecodeError, ValueError, onnx.checker.ValidationError, OSError) as exc:
+        model = onnx.load(path, format="protobuf", load_external_data=False)
+        _bring_weights(model, path.parent)
+    except (DecodeError, ValueError, OSError) as exc:
         raise ModelFileError(
             f"{str(path)!r} cannot be read as an ONNX model: {first_line(exc)}", path=str(path)
         ) from exc
@@ -44,6 +47,22 @@ def input_names(source: onnx.ModelProto | str | os.PathLike[str]) -> list[str]:
     graph = load(source).graph
     constants = {value.name for value in graph.initializer}
     return [value.name for value in graph.input if value.name not in constants]
+
+
+def _bring_weights(model: onnx.ModelProto, folder: Path) -> None:
+    """Read the weights that lie beside a model's file, from inside its folder alone."""
+    found = []
+    with telling():
+        for tensor in external_data_helper._get_all_tensors(model):  # walks subgraphs and attributes too
+            if external_data_helper.uses_external_data(tensor):
+                facts = {entry.key: entry.value for entry in tensor.external_data}
+                dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+                found.append((tensor, find_piece(folder, facts, tensor_bytes(tensor.dims, dtype))))
+        check_pieces([piece for _, piece in found])
+        for tensor, piece in found:
+            tensor.raw_data = read_piece(piece)
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            tensor.ClearField("external_data")
 
 
 def check_graph(model: onnx.ModelProto, path: str = "") -> None:

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 
 from embedl_deploy.dialect._numbers import DTYPES, LIMITS, Params
 from embedl_deploy.errors import ModelFileError
+from embedl_device.readers import UnreadableError, parse_json
 
 RANGES = "edgeproof.ranges"
 MODULES = "edgeproof.modules"
@@ -127,9 +128,9 @@ def set_metadata(model: onnx.ModelProto, values: dict[str, str]) -> None:
 def read_entry(model: onnx.ModelProto, key: str, default: str) -> Any:
     """Return an entry of the metadata that is JSON, of the kind that the default is."""
     try:
-        found = json.loads(metadata(model).get(key, default))
-    except (ValueError, RecursionError) as exc:
-        raise ModelFileError(f"The metadata {key!r} is not JSON ({type(exc).__name__}). Remove it to go on.") from exc
+        found = parse_json(metadata(model).get(key, default))
+    except UnreadableError as exc:
+        raise ModelFileError(f"The metadata {key!r} is not JSON ({exc}). Remove it to go on.") from exc
     if not isinstance(found, type(json.loads(default))):
         raise ModelFileError(f"The metadata {key!r} is not JSON of the form {default}. Remove it to go on without.")
     return found

@@ -185,10 +185,10 @@ def pairs(words: Sequence[str]) -> dict[str, str]:
 
 def as_value(text: str) -> Any:  # noqa: ANN401 - any TOML value
     """Return what a user typed as a value: a number, true, a list; else the text itself."""
-    import tomllib  # noqa: PLC0415 - few commands need it
+    from embedl_hub.toml import parse_toml  # noqa: PLC0415 - few commands need it
 
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return parse_toml(f"value = {text}")["value"]
     except ValueError:
         return text
 

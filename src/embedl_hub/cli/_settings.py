@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.readers import UnreadableError
 from embedl_hub import trust
 from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.paths import make_private
+from embedl_hub.toml import read_toml
 from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def read_settings(home: Path) -> dict[str, str]:
     """Return a home's settings; none when it has no file."""
     path = home / SETTINGS_FILE
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -66,7 +67,10 @@ def change_toml(path: Path, change: Callable[[tomlkit.TOMLDocument], Any]) -> No
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
 
     try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
+        document = tomlkit.document()
+        if path.exists():
+            read_toml(path)  # within bounds, which the library that keeps comments has not
+            document = tomlkit.parse(path.read_text(encoding="utf-8"))
         change(document)
         make_private(path.parent)
         is_trusted = path.name == trust.DEVICES_FILE and trust.is_trusted(path.parent)
@@ -76,7 +80,7 @@ def change_toml(path: Path, change: Callable[[tomlkit.TOMLDocument], Any]) -> No
         if is_trusted:
             # What the user changes by our commands needs no second word.
             trust.trust(path.parent)
-    except TOMLKitError as error:
+    except (TOMLKitError, UnreadableError) as error:
         raise ConfigError(f"{path} cannot be changed: {error}.") from error
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error}.") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from typing import Any
 
 import click
 
+from embedl_device.readers import parse_json
 from embedl_hub.cli._output import as_value, home_option, json_option, report
 from embedl_hub.cli.log import attached
 from embedl_hub.errors import ConfigError
@@ -55,7 +55,7 @@ def _read(lines: Iterable[str]) -> _Values:
         if not text or text.startswith("#"):
             continue
         try:
-            _add(values, **(json.loads(text) if text.startswith("{") else _split(text)))
+            _add(values, **(parse_json(text) if text.startswith("{") else _split(text)))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"Line {number} cannot be recorded: {text!r:.200} ({error}). A line is: {_HOW}. Nothing was recorded."

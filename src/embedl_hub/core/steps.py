@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.readers import UnreadableError, read_npy, read_npz
 from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, LoggedArtifact, RunType, resolve
 from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.tracking import Run, equal
@@ -112,23 +113,18 @@ def _described(docstring: str) -> dict[str, str]:
 
 def read_arrays(words: Iterable[str]) -> dict[str, Any]:
     """Return arrays by name from .npz files and NAME=FILE.npy words."""
-    import numpy as np  # noqa: PLC0415 - few steps need it
-
     arrays: dict[str, Any] = {}
     for word in words:
         name, equals, file = word.partition("=")
         path = Path(file if equals else word)
         try:
             if path.suffix == ".npz" and not equals:
-                with np.load(path, allow_pickle=False) as content:
-                    arrays |= {key: content[key] for key in content.files}
+                arrays |= read_npz(path)
             elif path.suffix == ".npy" and equals:
-                arrays[name] = np.load(path, allow_pickle=False)
+                arrays[name] = read_npy(path)
             else:
                 raise ConfigError(f"{word!r} must be an .npz file, which holds its own names, or NAME=FILE.npy.")
-        except (OSError, ValueError, EOFError) as error:
-            if isinstance(error, ConfigError):
-                raise
+        except (OSError, UnreadableError) as error:
             raise ConfigError(f"The arrays in {path} cannot be read: {error}.") from error
     return arrays
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.readers import UnreadableError, read_arrays, read_npz
 from embedl_hub.core.invoke import compare_outputs
 from embedl_hub.errors import ConfigError, HubError, InvokeError, WorkerLostError, quoted_list
 from embedl_hub.fleet._model import Job, Listener, Outcome, Plan, Step, StepKind, Target, first_line
@@ -60,20 +61,15 @@ def score(outputs: Mapping[str, np.ndarray], labels: np.ndarray) -> Score:
 
 def read_labels(path: Path) -> np.ndarray:
     """Return the labels of a file: an .npy, or an .npz with one array."""
-    import numpy as np  # noqa: PLC0415 - importing the face must not cost numpy
-
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
-            if len(loaded.files) == 1:
-                labels: np.ndarray = loaded[loaded.files[0]]
-                return labels
-            held = quoted_list(loaded.files)
-    except (OSError, ValueError, EOFError) as error:
+        loaded = read_arrays(path)
+    except (OSError, UnreadableError) as error:
         raise ConfigError(f"The labels in {path} cannot be read: {error}.") from error
-    raise ConfigError(f"{path} holds {held}; labels are one array.")
+    if not isinstance(loaded, dict):
+        return loaded
+    if len(loaded) != 1:
+        raise ConfigError(f"{path} holds {quoted_list(loaded)}; labels are one array.")
+    return next(iter(loaded.values()))
 
 
 def evaluate(
@@ -105,10 +101,10 @@ def evaluate(
 
 def read_answers(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file that an invoke step wrote, by name."""
-    import numpy as np  # noqa: PLC0415 - importing the face must not cost numpy
-
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    try:
+        return read_npz(path)
+    except (OSError, UnreadableError) as error:
+        raise ConfigError(f"The answers in {path} cannot be read: {error}. Run the step again.") from error
 
 
 class Judge:
@@ -239,17 +235,14 @@ class _Part:
 
 
 def _parts(run: ActiveRun, data: Path, labels: Path, rows: int) -> Iterator[_Part]:
-    import numpy as np  # noqa: PLC0415 - importing the face must not cost numpy
-
-    from embedl_hub.models.calibration import write_npz  # noqa: PLC0415 - likewise
+    from embedl_hub.models.calibration import write_npz  # noqa: PLC0415 - importing the face must not cost numpy
 
     if rows < 1:
         raise ConfigError(f"rows is {rows}; a job takes at least one row.")
     right = read_labels(labels)
     try:
-        with np.load(data, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, TypeError) as error:
+        arrays = read_npz(data)
+    except (OSError, UnreadableError) as error:
         raise ConfigError(f"The inputs in {data} cannot be read: {error}.") from error
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if set(lengths.values()) != {len(right)} or not len(right):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.readers import MOST_DOCUMENT_BYTES, UnreadableError, parse_json
 from embedl_hub.core.component import Component, RunType
 from embedl_hub.core.device import DEVICES_FILE, Pool, load_pools
 from embedl_hub.core.steps import StepOption, options_of
@@ -265,14 +266,16 @@ def plan_as_json(plan: Plan) -> str:
     return json.dumps({**document, "steps": steps}, default=str)
 
 
-def plan_from_json(text: str) -> Plan:
+def _check_format(given: object) -> None:
+    if given != _FORMAT:
+        raise ConfigError(f"The plan is of format {given!r:.100}, which is not known here; known: {_FORMAT}.")
+
+
+def plan_from_json(text: str | bytes) -> Plan:
     """Return the plan of a document; how its sweep was to go about it is not in there."""
     try:
-        document = json.loads(text)
-        if document["format"] != _FORMAT:
-            raise ConfigError(
-                f"The plan is of format {document['format']!r}, which is not known here; known: {_FORMAT}."
-            )
+        document = parse_json(text)
+        _check_format(document["format"])
         targets = {name: Target(name, tuple(devices)) for name, devices in document["targets"].items()}
         steps = {
             key: Step(
@@ -282,11 +285,14 @@ def plan_from_json(text: str) -> Plan:
             for key, facts in document["steps"].items()
         }  # fmt: skip
         cells = tuple(Cell(**{**cell, "steps": tuple(cell["steps"])}) for cell in document["cells"])
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        name = str(document["name"])
+    except ConfigError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"The plan of the sweep cannot be read ({type(error).__name__}: {error}).") from error
     if lost := {key for cell in cells for key in cell.steps} - steps.keys():
         raise ConfigError(f"The plan of the sweep lacks {len(lost)} of the steps of its cells.")
-    return Plan(str(document["name"]), cells, steps, tuple(targets.values()))
+    return Plan(name, cells, steps, tuple(targets.values()))
 
 
 def plan_of(run: Run) -> Plan:
@@ -296,6 +302,6 @@ def plan_of(run: Run) -> Plan:
         raise ConfigError(f"Run {run.id} keeps no plan of a sweep here.")
     try:
         with artifact.open() as file:
-            return plan_from_json(file.read().decode())
-    except (OSError, UnicodeDecodeError) as error:
+            return plan_from_json(file.read(MOST_DOCUMENT_BYTES + 1))
+    except (OSError, UnreadableError) as error:
         raise ConfigError(f"The plan of the sweep {run.id} cannot be read: {error}.") from error

@@ -7,13 +7,13 @@ each file, called by the file's name.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.fleet._model import DEFAULT_STEPS, DeviceSelection, StepKind, Sweep, SweepModel, SweepOption
+from embedl_hub.toml import read_toml
 
 _TABLES = ("sweep", "models", "options", "devices")
 _SWEEP_KEYS = {
@@ -37,7 +37,7 @@ def read_sweep(path: str | os.PathLike[str]) -> Sweep:
     """Return the sweep of a file, or say everything that is wrong with it at once."""
     file = Path(path)
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = read_toml(file)
     except (OSError, ValueError) as error:
         raise ConfigError(f"The sweep in {file} cannot be read: {error}.") from error
     return _Reader(file).sweep(document)
@@ -82,12 +82,17 @@ class _Reader:
             self._problems.append(f"{where} needs either a path, or files = 'folder/*.onnx'")
             return []
         folder, values = self._file.parent, self._step_values(table)
-        data = {key: folder / value for key, value in table.get("data", {}).items() if isinstance(value, str)}
-        if wrong := set(table.get("data", {})) - set(data):
+        given = self._table(table, "data")
+        data = {key: folder / value for key, value in given.items() if isinstance(value, str)}
+        if wrong := set(given) - set(data):
             self._problems.append(f"{where} data: {quoted_list(wrong)} must be paths")
         if "path" in table:
             return [SweepModel(name, folder / str(table["path"]), data, values)]
-        files = sorted(folder.glob(str(table["files"])))
+        try:
+            files = sorted(folder.glob(str(table["files"])))
+        except (IndexError, NotImplementedError, ValueError) as error:
+            self._problems.append(f"{where} files: {table['files']!r:.200} is no pattern of names: {error}")
+            return []
         if not files:
             self._problems.append(f"{where} files: nothing matches {table['files']!r} in {folder}")
         return [SweepModel(path.stem, path, data, values) for path in files]

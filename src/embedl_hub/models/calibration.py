@@ -13,10 +13,21 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from embedl_device.readers import (
+    Header,
+    UnreadableError,
+    array_entries,
+    open_plain,
+    open_zip,
+    read_header,
+    read_npy,
+    read_npz,
+    size_of,
+)
 from embedl_hub.errors import quoted_list
 from embedl_hub.refusal import RefusedError
 
@@ -28,6 +39,8 @@ Sample = dict[str, np.ndarray]
 
 _SAMPLE_BYTES = 1 << 16
 _WORTH_IT = 0.8
+_SUSPICIOUS = 1 / 32
+_LARGE_BYTES = 64 << 20
 
 
 def read_outputs(folder: Path) -> dict[str, np.ndarray]:
@@ -35,11 +48,10 @@ def read_outputs(folder: Path) -> dict[str, np.ndarray]:
     output: dict[str, np.ndarray] = {}
     try:
         for path in sorted(folder.glob("*.npz")):
-            with np.load(path, allow_pickle=False) as arrays:
-                output.update({name: arrays[name] for name in arrays.files})
+            output.update(read_npz(path))
         if not output:
-            output = {path.stem: np.load(path, allow_pickle=False) for path in sorted(folder.glob("*.npy"))}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+            output = {path.stem: read_npy(path) for path in sorted(folder.glob("*.npy"))}
+    except (OSError, UnreadableError) as error:
         raise RefusedError(f"The device program's outputs cannot be read: {error}.") from error
     if not output:
         raise RefusedError("The device program wrote no outputs (.npz or .npy).")
@@ -58,7 +70,9 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
                 plain = plain.astype(np.str_)
             info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
             sample = plain.reshape(-1)[: _SAMPLE_BYTES // max(1, plain.itemsize)].tobytes()
-            if len(zlib.compress(sample, 1)) < _WORTH_IT * len(sample):
+            share = len(zlib.compress(sample, 1)) / max(1, len(sample))
+            # What is large and shrinks to next to nothing would be taken for an archive made to burst.
+            if share < _WORTH_IT and (share > _SUSPICIOUS or plain.nbytes < _LARGE_BYTES):
                 info.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(info, "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, plain, allow_pickle=False)
@@ -75,28 +89,19 @@ class _Part:
         return f"{self.file.name}[{self.entry!r}]" if self.entry is not None else self.file.name
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
+    def open(self) -> Iterator[tuple[IO[bytes], Header]]:
+        """Yield the numbers of the array, and what it is."""
         try:
             if self.entry is None:
-                with self.file.open("rb") as stream:
-                    yield stream
+                with open_plain(self.file) as stream:
+                    yield stream, read_header(stream, size_of(stream))
             else:
-                with zipfile.ZipFile(self.file) as archive, archive.open(f"{self.entry}.npy") as entry:
-                    yield entry
-        except (OSError, zipfile.BadZipFile, EOFError) as error:
+                with open_zip(self.file) as archive:
+                    entry = array_entries(archive)[self.entry]
+                    with archive.open(entry) as stream:
+                        yield stream, read_header(stream, entry.file_size)
+        except (OSError, UnreadableError) as error:
             raise RefusedError(f"The calibration data {self.file} cannot be read: {error}.") from error
-
-    def header(self, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-        """Return shape, order and type of the array."""
-        try:
-            version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, is_fortran, dtype = read(stream)
-        except ValueError as error:
-            raise RefusedError(f"The calibration data {self.file} is not a NumPy file: {error}.") from error
-        if dtype.hasobject:
-            raise RefusedError(f"The calibration data {self.file} holds Python objects, which are never unpickled.")
-        return shape, is_fortran, dtype
 
 
 @dataclass(frozen=True)
@@ -199,16 +204,16 @@ def _groups(path: Path, inputs: Sequence[Tensor]) -> list[dict[str, _Part]]:
 
 def _archive(path: Path) -> dict[str, _Part]:
     try:
-        with zipfile.ZipFile(path) as archive:
-            return {name.removesuffix(".npy"): _Part(path, name.removesuffix(".npy")) for name in archive.namelist()}
-    except (OSError, zipfile.BadZipFile) as error:
+        with open_zip(path) as archive:
+            return {name: _Part(path, name) for name in array_entries(archive)}
+    except (OSError, UnreadableError) as error:
         raise RefusedError(f"The calibration data {path} is not an .npz file: {error}.") from error
 
 
 def _check_part(part: _Part, tensor: Tensor) -> int:
     """Return how many samples an array holds, or refuse one that does not fit the input."""
-    with part.open() as stream:
-        shape, _, dtype = part.header(stream)
+    with part.open() as (_, header):
+        shape, _, dtype = header
     # An input without axes, a setting, has one number per sample.
     own = shape[1:] if len(shape) == max(1, len(tensor.shape)) else shape
     if not shape or dtype.name != tensor.dtype or not tensor.takes(own, 1):
@@ -219,9 +224,9 @@ def _check_part(part: _Part, tensor: Tensor) -> int:
     return shape[0] if len(shape) == max(1, len(tensor.shape)) else 1
 
 
-def _rows(stream: IO[bytes], part: _Part, tensor: Tensor) -> Iterator[np.ndarray]:
+def _rows(opened: tuple[IO[bytes], Header], part: _Part, tensor: Tensor) -> Iterator[np.ndarray]:
     """Yield an array's samples without loading the array."""
-    shape, is_fortran, dtype = part.header(stream)
+    stream, (shape, is_fortran, dtype) = opened
     is_single = len(shape) < len(tensor.shape)
     row = shape if is_single else shape[1:]
     size = int(np.prod(row, dtype=np.int64)) * dtype.itemsize

@@ -6,12 +6,12 @@ docs/reference/module-names.md). It is a remark: one that cannot be read is said
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.readers import parse_json
 from embedl_hub.core.document import ModuleNotes, Sensitivity
 from embedl_hub.models.onnx_file import name_nodes, nodes_of, read_graph
 from embedl_hub.refusal import RefusedError
@@ -70,7 +70,7 @@ def read_modules(model: onnx.ModelProto) -> Modules:
 
     def read(name: str, take: Callable[[Any], Any], otherwise: Any) -> Any:  # noqa: ANN401 - any JSON
         try:
-            return take(json.loads(_bounded(told[name])))
+            return take(parse_json(_bounded(told[name])))
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             problems.append(f"{_PREFIX}{name} cannot be read ({type(error).__name__}: {str(error)[:100]})")
             return otherwise

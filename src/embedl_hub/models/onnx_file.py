@@ -7,7 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import external_data_helper, helper
 
+from embedl_device.readers import Piece, UnreadableError, check_pieces, find_piece, read_piece, telling, tensor_bytes
 from embedl_hub.errors import quoted_list
 from embedl_hub.refusal import RefusedError
 
@@ -29,6 +30,7 @@ _NARROW = {
     onnx.TensorProto.FLOAT8E4M3FN: "float8", onnx.TensorProto.FLOAT8E5M2: "float8", onnx.TensorProto.INT4: "int4",
     onnx.TensorProto.UINT4: "int4",
 }  # fmt: skip
+_TYPES = frozenset(helper.get_all_tensor_dtypes())
 _FLOATS = {
     onnx.TensorProto.FLOAT: "float32", onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16",
     onnx.TensorProto.DOUBLE: "float64",
@@ -76,7 +78,10 @@ def read_graph(path: Path) -> onnx.ModelProto:
     """Return a model without the weights that lie outside its file."""
     file = model_file(path)
     try:
-        model = onnx.load(file, load_external_data=False)
+        # In its own format, whatever the file is called: onnx reads others by the suffix.
+        model = onnx.load(file, format="protobuf", load_external_data=False)
+        with telling():
+            _check_fields(model)
     except (DecodeError, ValueError, OSError) as error:
         raise RefusedError(f"{file} is not an ONNX model: {error}.") from error
     if not model.graph.node or not model.opset_import:
@@ -84,17 +89,38 @@ def read_graph(path: Path) -> onnx.ModelProto:
     return model
 
 
+def _check_fields(model: onnx.ModelProto) -> None:
+    """Refuse names that are no text and types that nobody knows: protobuf takes any bytes and any number."""
+    graphs = list(_graphs(model.graph))
+    values = [value for graph in graphs for value in (*graph.input, *graph.output, *graph.value_info)]
+    tensors = [tensor for graph in graphs for tensor in graph.initializer]
+    names = [text for entry in model.metadata_props for text in (entry.key, entry.value)]
+    names += [named.name for named in (*values, *tensors, *graphs)]
+    names += [dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim]
+    for graph in graphs:
+        for node in graph.node:
+            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+    if not all(isinstance(name, str) for name in names):
+        raise UnreadableError("a name in it is no text")
+    types = {value.type.tensor_type.elem_type for value in values} | {tensor.data_type for tensor in tensors}
+    if unknown := types - _TYPES - {onnx.TensorProto.UNDEFINED}:
+        raise UnreadableError(f"this version of onnx does not know the type {min(unknown)}")
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
+                yield from _graphs(inner)
+
+
 def read_model(path: Path) -> onnx.ModelProto:
     """Return a model with all its weights."""
     model = read_graph(path)
-    folder = model_file(path).parent
-    external_files(model, folder)
     # Not by onnx's own function: it takes the store's hard links for an attack.
-    for tensor in _tensors_outside(model):
-        facts = {entry.key: entry.value for entry in tensor.external_data}
-        with (folder / facts["location"]).open("rb") as file:
-            file.seek(int(facts.get("offset") or 0))
-            tensor.raw_data = file.read(int(facts["length"]) if facts.get("length") else -1)
+    for tensor, piece in _pieces(model, model_file(path).parent):
+        tensor.raw_data = read_piece(piece)
         tensor.data_location = onnx.TensorProto.DEFAULT
         tensor.ClearField("external_data")
     return model
@@ -111,25 +137,28 @@ def prepared_model(path: Path, input_shape: Sequence[int] | None) -> onnx.ModelP
 
 def external_files(model: onnx.ModelProto, folder: Path) -> list[str]:
     """Return the files a model's weights lie in, or refuse names that lead out of its folder and files cut short."""
-    found: dict[str, None] = {}
+    return list(dict.fromkeys(str(piece.path.relative_to(folder)) for _, piece in _pieces(model, folder)))
+
+
+def _pieces(model: onnx.ModelProto, folder: Path) -> list[tuple[onnx.TensorProto, Piece]]:
+    """Return the tensors whose numbers are not in the model's file, and where they are."""
+    found = []
     for tensor in _tensors_outside(model):
-        facts = {entry.key: entry.value for entry in tensor.external_data}
-        location = facts.get("location", "")
-        plain = PurePosixPath(location)
-        if not location or plain.is_absolute() or ".." in plain.parts or "\\" in location:
-            raise RefusedError(f"Tensor {tensor.name!r} keeps its data in {location!r}, outside the model's folder.")
-        file = folder / plain
-        if not file.is_file():
-            raise RefusedError(
-                f"The weights of tensor {tensor.name!r} are missing: there is no {file}. Copy it beside the model."
-            )
-        if not file.resolve().is_relative_to(folder.resolve()):
-            raise RefusedError(f"Tensor {tensor.name!r} keeps its data in {location!r}, a link out of its folder.")
-        end = int(facts.get("offset") or 0) + int(facts.get("length") or 0)
-        if file.stat().st_size < end:
-            raise RefusedError(f"{file} ends before the weights of tensor {tensor.name!r} do ({end} bytes).")
-        found[location] = None
-    return list(found)
+        try:
+            with telling():
+                facts = {entry.key: entry.value for entry in tensor.external_data}
+                found.append((tensor, find_piece(folder, facts, tensor_bytes(tensor.dims, _dtype(tensor)))))
+        except UnreadableError as error:
+            raise RefusedError(f"The weights of tensor {tensor.name!r} cannot be read: {error}.") from error
+    try:
+        check_pieces([piece for _, piece in found])
+    except UnreadableError as error:
+        raise RefusedError(f"The model is refused: {error}.") from error
+    return found
+
+
+def _dtype(tensor: onnx.TensorProto) -> np.dtype[Any]:
+    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
 
 
 def _tensors_outside(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.readers import UnreadableError, open_zip
 from embedl_device.statistics import Judgement, Verdict
 from embedl_hub.clouds.aws.config import AWSConfig
 from embedl_hub.clouds.aws.service import PACKAGE, SPEC, Farm, vendor
@@ -96,12 +95,12 @@ def unpacked(content: bytes) -> dict[str, bytes]:
     """Return our files of the service's archive of artifacts, by their names, wherever in it they lie."""
     found: dict[str, bytes] = {}
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        with open_zip(content) as archive:
             for entry in archive.infolist():
                 name = entry.filename.rpartition("/")[2]
                 if name in (CONSOLE, OPERATORS, OPERATORS_CONSOLE):
                     found[name] = archive.read(entry)
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
+    except (OSError, UnreadableError) as error:
         raise RefusedError(f"AWS Device Farm's archive of artifacts cannot be read: {error}.") from error
     return found
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from embedl_device.readers import UnreadableError, open_zip
 from embedl_device.statistics import PERCENTILE_RULE, Judgement, Summary, Verdict, summarize
 from embedl_hub.clouds.qai_hub.service import Service
 from embedl_hub.core.compile import CompileError
@@ -72,18 +73,21 @@ def unpacked(fetched: Path, target: Path) -> Path:
         shutil.move(fetched, target)
         return target
     folder = target.with_suffix("")
-    with zipfile.ZipFile(fetched) as archive:
-        for entry in archive.infolist():
-            name = PurePosixPath(entry.filename)
-            if name.is_absolute() or ".." in name.parts:
-                raise RefusedError(f"The compiled model's archive holds {entry.filename!r}, which leads out of it.")
-            if entry.is_dir():
-                continue
-            # Archives hold the model in one folder, which is no part of it.
-            place = folder / (PurePosixPath(*name.parts[1:]) if len(name.parts) > 1 else name)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(entry) as source, place.open("wb") as copy:
-                shutil.copyfileobj(source, copy)
+    try:
+        with open_zip(fetched) as archive:
+            for entry in archive.infolist():
+                name = PurePosixPath(entry.filename)
+                if name.is_absolute() or ".." in name.parts:
+                    raise RefusedError(f"The compiled model's archive holds {entry.filename!r}, which leads out of it.")
+                if entry.is_dir():
+                    continue
+                # Archives hold the model in one folder, which is no part of it.
+                place = folder / (PurePosixPath(*name.parts[1:]) if len(name.parts) > 1 else name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entry) as source, place.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+    except (OSError, UnreadableError) as error:
+        raise RefusedError(f"The compiled model's archive cannot be unpacked: {error}.") from error
     return folder
 
 

@@ -17,6 +17,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from embedl_device.readers import read_json
 from embedl_hub.core.device._device import PROBE, Device, DeviceSpec, parse_probe, spec_of
 from embedl_hub.errors import CommandError, DeviceError, TransferError
 from embedl_hub.paths import RemotePath
@@ -34,7 +35,7 @@ def recall_spec(home: Path | None, device: Device) -> DeviceSpec:
     if path is None:
         return device.spec
     try:
-        values = json.loads(path.read_bytes())["spec"]
+        values = read_json(path)["spec"]
         kept = {each.name: values[each.name] for each in fields(DeviceSpec) if each.name in values}
         lists = {name: tuple(kept.get(name, ())) for name in ("accelerators", "features")}
         remembered = DeviceSpec(**{**kept, **lists})

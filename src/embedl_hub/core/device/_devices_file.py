@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +22,7 @@ from embedl_hub.core.device._device import Device, DeviceSpec
 from embedl_hub.core.device._kind import DeviceKind, device_kind_names, find_device_kind, runner_names
 from embedl_hub.core.device._query import DeviceQuery, same_size
 from embedl_hub.errors import ConfigError, UnknownDeviceError, quoted_list
+from embedl_hub.toml import read_toml
 
 if TYPE_CHECKING:
     from embedl_hub.core.device._runner import CommandRunner
@@ -48,7 +48,7 @@ def read_tables(path: str | os.PathLike[str], group: str) -> dict[str, Mapping[s
     """Return the tables of one group of a file, ``devices`` or ``pools``, by name."""
     file = Path(path)
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = read_toml(file)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from embedl_device import DOCUMENT_FORMAT
+from embedl_device.readers import parse_json
 from embedl_device.statistics import Judgement, Summary, Verdict
 from embedl_hub.core.document import _metrics
 from embedl_hub.errors import TrackingError
@@ -262,8 +263,8 @@ def read_document(path: Path) -> ProfileDocument:
 def _read(opened: Callable[[], BinaryIO]) -> ProfileDocument:
     try:
         with opened() as file:
-            content = json.loads(_limited(file))
-    except (OSError, ValueError, RecursionError) as error:
+            content = parse_json(_limited(file))
+    except (OSError, ValueError) as error:
         raise TrackingError(f"the profile document cannot be read ({type(error).__name__}: {error})") from error
     if not isinstance(content, dict):
         raise TrackingError("the profile document is no object")

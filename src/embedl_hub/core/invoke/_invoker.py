@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
+from embedl_device.readers import UnreadableError, read_npz
 from embedl_hub.core.component import (
     CompiledModel,
     Component,
@@ -15,7 +16,7 @@ from embedl_hub.core.component import (
     NoProviderError,
     RunType,
 )
-from embedl_hub.errors import InvokeError, quoted_list
+from embedl_hub.errors import InvokeError, OutputError, quoted_list
 
 if TYPE_CHECKING:
     import numpy as np
@@ -175,10 +176,10 @@ class InvocationResult(ComponentOutput):
     def from_run(cls, run: Run, **extra: object) -> Self:
         """Build the result of a recorded run again; the arrays come from its .npz file."""
         if "output" not in extra and (artifact := run.artifacts.get("output_file")) is not None:
-            import numpy as np  # noqa: PLC0415 - importing the face must not cost numpy
-
-            with np.load(artifact.local(), allow_pickle=False) as arrays:
-                extra["output"] = {name: arrays[name] for name in arrays.files}
+            try:
+                extra["output"] = read_npz(artifact.local())
+            except (OSError, UnreadableError) as error:
+                raise OutputError(f"The outputs of run {run.id} cannot be read: {error}. Run it again.") from error
         return super().from_run(run, **extra)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from embedl_device.readers import MOST_DOCUMENT_BYTES, UnreadableError, parse_json, telling
 from embedl_device.statistics import Ranked, Ratio, Verdict
 from embedl_hub.core.component import (
     CompiledModel,
@@ -18,6 +18,7 @@ from embedl_hub.core.component import (
     RunType,
 )
 from embedl_hub.core.document import LayerRow, ModuleNotes, ProfileDocument, read_document
+from embedl_hub.errors import OutputError
 
 if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
@@ -233,10 +234,14 @@ class PairedResult(ComponentOutput):
         """Build the result of a recorded run again; models and ranking come from its document."""
         artifact = run.artifacts.get("output_file")
         if artifact is not None and not {"models", "ranking"} <= set(extra):
-            with artifact.open() as file:
-                document = json.loads(file.read())
-            extra["models"] = tuple(map(_model, document["models"]))
-            extra["ranking"] = tuple(Ranked(row["model"], _ratio(row["to_next"])) for row in document["ranking"])
+            try:
+                with telling(), artifact.open() as file:
+                    document = parse_json(file.read(MOST_DOCUMENT_BYTES + 1))
+                    extra["models"] = tuple(map(_model, document["models"]))
+                    ranking = (Ranked(row["model"], _ratio(row["to_next"])) for row in document["ranking"])
+                    extra["ranking"] = tuple(ranking)
+            except (OSError, UnreadableError) as error:
+                raise OutputError(f"The document of run {run.id} cannot be read: {error}. Measure again.") from error
         if "verdict" in run.params:
             extra.setdefault("verdict", Verdict.of(run.params["verdict"].value))
         return super().from_run(run, **extra)

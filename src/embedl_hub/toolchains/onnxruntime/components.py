@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.readers import UnreadableError, read_npz
 from embedl_hub.core.compile import CalibrationData
 from embedl_hub.core.component import CompiledModel, Component, NoProviderError, RunType
 from embedl_hub.core.context import HubContext
@@ -150,10 +151,10 @@ class ONNXRuntimeInvocationResult(InvocationResult):
             return super().compare(reference, ctx=ctx)
         if self.input_data is None:
             raise InvokeError("The run kept no input_data to run the reference model on; compare with arrays.")
-        import numpy as np  # noqa: PLC0415 - importing the face must not cost numpy
-
-        with np.load(self.input_data.local(), allow_pickle=False) as arrays:
-            data = {name: arrays[name] for name in arrays.files}
+        try:
+            data = read_npz(self.input_data.local())
+        except (OSError, UnreadableError) as error:
+            raise InvokeError(f"The run's input_data cannot be read: {error}; compare with arrays.") from error
         # A context of its own without devices: the reference always runs here and leaves no run behind.
         with HubContext("reference", tracking=False) as quiet:
             if isinstance(reference, ONNXRuntimeCompiledModel):

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_device.readers import read_json
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.machine.machine import Machine, open_machine, unlogged
 from embedl_hub.machine.program import call_program
@@ -153,7 +154,7 @@ def _table(
     words = settings(machine.config)
     path = (ctx.home or machine.scratch) / COSTS_FOLDER / f"{_key(machine, described, form, words)}.json"
     try:
-        answer = json.loads(path.read_bytes())
+        answer = read_json(path)
         return path, answer, read_costs(answer), False
     except FileNotFoundError:
         pass

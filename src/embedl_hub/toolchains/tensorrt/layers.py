@@ -96,7 +96,7 @@ class Output:
             if kind.kind in "iub":
                 numbers = np.array([int(word) for word in self.values], dtype=np.int64).astype(kind)
             else:
-                numbers = np.array([float(word) for word in self.values], dtype=np.float64).astype(kind)
+                numbers = np.array([_as_float(word) for word in self.values], dtype=np.float64).astype(kind)
             return numbers.reshape(self.shape)
         except (ValueError, OverflowError, TypeError) as error:
             raise RefusedError(f"Output {self.name!r} is not an array of {dtype}: {error}.") from error
@@ -135,7 +135,7 @@ def _time_records(text: str) -> list[dict[str, float]]:
     if len(lines) >= 2 and lines[0].strip() == "[" and lines[-1].strip() == "]":
         found = [_TIME_LINE.match(line) for line in lines[1:-1]]
         if all(found):
-            return [{key: float(value) for key, value in _FIELD.findall(match[1])} for match in found if match]
+            return [{key: _as_float(value) for key, value in _FIELD.findall(match[1])} for match in found if match]
     records = _json(text, _TIMES)
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise _TIMES.refusal(f"it is {_shown(records)}")
@@ -163,7 +163,7 @@ def parse_profile(text: str) -> LayerProfile:
         found = [_LAYER_LINE.match(line) for line in lines[2:-1]]
         if all(found):
             rows = [(match[1], dict(_FIELD.findall(f'"timeMs":{match[2]}'))) for match in found if match]
-            return _profile(int(head[1]), [(name, {k: float(v) for k, v in row.items()}) for name, row in rows])
+            return _profile(int(head[1]), [(name, {k: _as_float(v) for k, v in row.items()}) for name, row in rows])
     records = _json(text, _PROFILE)
     if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
         raise _PROFILE.refusal(f"it is {_shown(records)}")
@@ -255,6 +255,11 @@ def _json(text: str, form: _Format) -> Any:  # noqa: ANN401 - whatever the file 
         return parse_answer(text, strict=False)
     except ValueError as error:
         raise form.refusal(f"{_shown(text)} ({error})") from error
+
+
+def _as_float(word: str) -> float:
+    """Return a number as C prints it: some libraries say what kind of nan it is."""
+    return math.nan if "nan" in word else float(word)
 
 
 def _as_number(value: object) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_device.interpreter import python_argv
+from embedl_device.readers import read_json
 from embedl_hub.core.compile import CompileError
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError, ConfigError
@@ -55,7 +56,7 @@ def look_up(name: str) -> tuple[Path, dict[str, Any]] | None:
     """Return a kept model and its facts; None when there is none, or it is damaged."""
     folder = _kept_folder() / name
     try:
-        answer = json.loads((folder / _ANSWER).read_text(encoding="utf-8"))
+        answer = read_json(folder / _ANSWER)
         if hash_file(folder / _MODEL) != answer["sha256"]:
             return None
         os.utime(folder)

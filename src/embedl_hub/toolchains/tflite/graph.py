@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from embedl_device.readers import UnreadableError, read_plain, telling
 from embedl_hub.models.onnx_file import Tensor
 from embedl_hub.refusal import RefusedError
 
 _MAGIC = b"TFL3"
+_LARGEST_BYTES = 2 << 30  # where the format ends
+# Parts of a file may be used many times; a whole that takes more items than the file has bytes is made to burst.
+_FEWEST_ITEMS = 100_000
 
 
 class Operator(NamedTuple):
@@ -34,45 +37,91 @@ def read_graph(path: Path) -> Graph:
     """Return what a TFLite file declares."""
     if not path.is_file():
         raise RefusedError(f"There is no model {path}.")
-    content = path.read_bytes()
-    if content[4:8] != _MAGIC:
-        raise RefusedError(f"{path} is not a TFLite model: it does not begin as one.")
-    from ai_edge_litert import schema_py_generated as schema  # noqa: PLC0415 - the vendor's package on use
-
     try:
-        model = schema.ModelT.InitFromPackedBuf(content, 0)
-        types = {code: name.lower() for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
-        names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
-        return _graph(model, types, names)
-    except (struct.error, IndexError, TypeError, ValueError, AttributeError) as error:
+        content = read_plain(path, _LARGEST_BYTES)
+        if content[4:8] != _MAGIC:
+            raise RefusedError(f"{path} is not a TFLite model: it does not begin as one.")
+        with telling():
+            return _Reader(content).graph()
+    except (OSError, UnreadableError) as error:
         raise RefusedError(f"{path} is not a TFLite model, or it was cut short: {error}.") from error
 
 
-def _graph(model: Any, types: dict[int, str], names: dict[int, str]) -> Graph:  # noqa: ANN401 - the schema's object
-    main = model.subgraphs[0]
+class _Reader:
+    """Reads the tables that are needed, in place; the schema's own objects would copy all that any of them names."""
 
-    def name(index: int) -> str:
-        return str(main.tensors[index].name.decode("utf-8", "replace"))
+    def __init__(self, content: bytes) -> None:
+        from ai_edge_litert import schema_py_generated as schema  # noqa: PLC0415 - the vendor's package on use
 
-    def tensor(index: int) -> Tensor:
-        value = main.tensors[index]
-        sizes = value.shapeSignature if value.shapeSignature is not None else value.shape
-        shape = tuple(None if size < 0 else int(size) for size in ([] if sizes is None else sizes))
-        return Tensor(name(index), types.get(value.type, str(value.type)), shape)
+        self._types = {code: name.lower() for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
+        self._names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+        self._model = schema.Model.GetRootAs(content, 0)
+        self._left = max(_FEWEST_ITEMS, len(content))
+        main = self._model.Subgraphs(0)
+        if main is None:
+            raise UnreadableError("it holds no graph")
+        self._main = main
+        self._known: dict[int, str] = {}
 
-    operators = []
-    for operator in main.operators:
-        code = model.operatorCodes[operator.opcodeIndex]
-        op_type = names.get(max(code.builtinCode, code.deprecatedBuiltinCode), "UNKNOWN")
-        operators.append(Operator(op_type, tuple(name(index) for index in operator.outputs)))
-    numbers = {}
-    for index in (*main.inputs, *main.outputs):
-        scheme = main.tensors[index].quantization
-        if scheme is not None and scheme.scale is not None and len(scheme.scale) == 1:
-            numbers[name(index)] = float(scheme.scale[0]), int(scheme.zeroPoint[0])
-    computed = {types.get(main.tensors[index].type, "") for operator in main.operators for index in operator.outputs}
-    # The integers of quantized models before floats.
-    precision = next((name for name in ("int8", "uint8", "float16") if name in computed), "float32")
-    return Graph(
-        tuple(map(tensor, main.inputs)), tuple(map(tensor, main.outputs)), tuple(operators), numbers, precision
-    )
+    def graph(self) -> Graph:
+        main = self._main
+        inputs = list(self._all(main.Inputs, main.InputsLength()))
+        outputs = list(self._all(main.Outputs, main.OutputsLength()))
+        operators, computed = [], set()
+        for operator in self._all(main.Operators, main.OperatorsLength()):
+            written = list(self._all(operator.Outputs, operator.OutputsLength()))
+            operators.append(Operator(self._op_type(operator), tuple(map(self._name, written))))
+            computed |= {self._type(self._tensor(index).Type()) for index in written}
+        # The integers of quantized models before floats.
+        precision = next((name for name in ("int8", "uint8", "float16") if name in computed), "float32")
+        return Graph(
+            tuple(map(self._declared, inputs)), tuple(map(self._declared, outputs)), tuple(operators),
+            dict(self._numbers((*inputs, *outputs))), precision,
+        )  # fmt: skip
+
+    def _all(self, item: Any, count: int) -> Iterator[Any]:  # noqa: ANN401 - the schema's objects have no types
+        """Yield the items of a vector, as long as the whole stays within bounds."""
+        for index in range(count):
+            self._take(1)
+            yield item(index)
+
+    def _take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise UnreadableError("it names the same parts so often that it would burst")
+
+    def _tensor(self, index: int) -> Any:  # noqa: ANN401 - likewise
+        if not 0 <= index < self._main.TensorsLength():
+            raise UnreadableError(f"it names tensor {index}, and has {self._main.TensorsLength()}")
+        return self._main.Tensors(index)
+
+    def _name(self, index: int) -> str:
+        if index not in self._known:
+            name = self._tensor(index).Name() or b""
+            self._take(len(name))
+            self._known[index] = str(name.decode("utf-8", "replace"))
+        return self._known[index]
+
+    def _type(self, code: int) -> str:
+        return str(self._types.get(code, code))
+
+    def _declared(self, index: int) -> Tensor:
+        value = self._tensor(index)
+        item, count = value.ShapeSignature, value.ShapeSignatureLength()
+        if value.ShapeSignatureIsNone():
+            item, count = value.Shape, value.ShapeLength()
+        shape = tuple(None if size < 0 else int(size) for size in self._all(item, count))
+        return Tensor(self._name(index), self._type(value.Type()), shape)
+
+    def _op_type(self, operator: Any) -> str:  # noqa: ANN401 - likewise
+        index = operator.OpcodeIndex()
+        if index >= self._model.OperatorCodesLength():
+            raise UnreadableError(f"it names operator {index}, and has {self._model.OperatorCodesLength()}")
+        code = self._model.OperatorCodes(index)
+        return str(self._names.get(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()), "UNKNOWN"))
+
+    def _numbers(self, ends: Iterable[int]) -> Iterator[tuple[str, tuple[float, int]]]:
+        for index in ends:
+            scheme = self._tensor(index).Quantization()
+            if scheme is not None and scheme.ScaleLength() == 1 and scheme.ZeroPointLength():
+                yield self._name(index), (float(scheme.Scale(0)), int(scheme.ZeroPoint(0)))

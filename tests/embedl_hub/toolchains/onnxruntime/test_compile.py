@@ -236,11 +236,11 @@ def weights_behind_a_link(folder: Path) -> Path:
         (not_onnx, "text.onnx is not an ONNX model"),
         (empty_file, "is not an ONNX model: it holds no graph"),
         (future_opset, "99"),
-        (weights_missing, "there is no .*w.bin. Copy it beside the model"),
-        (weights_cut_short, "ends before the weights of tensor"),
-        (weights_outside("../../etc/passwd"), "'../../etc/passwd', outside the model's folder"),
-        (weights_outside("/etc/passwd"), "'/etc/passwd', outside the model's folder"),
-        (weights_behind_a_link, "'w.bin', a link out of its folder"),
+        (weights_missing, "there is no .*w.bin to read; copy it beside the model"),
+        (weights_cut_short, "ends before byte"),
+        (weights_outside("../../etc/passwd"), "'../../etc/passwd' is outside the model's folder"),
+        (weights_outside("/etc/passwd"), "'/etc/passwd' is outside the model's folder"),
+        (weights_behind_a_link, "'w.bin' is a link out of the model's folder"),
     ],
 )
 def test_bad_models_are_refused(make, words: str, device: Device, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
