@@ -279,7 +279,7 @@ def test_the_tested_versions_are_those_installed() -> None:
         here = {name: _version_here(name) for name in PINNED}
         assert here == PINNED, "run tools/constraints.py, and say in the changelog what moved"
     for line in (ROOT / "requirements/test.txt").read_text().splitlines():
-        if found := re.match(r"([\w.-]+)(?:\[[\w,-]+\])?==(\S+)", line):
+        if found := re.match(r"([\w.-]+)(?:\[[\w,-]+\])?==([^\s;]+)", line):
             assert PINNED[re.sub(r"[-_.]+", "-", found[1]).lower()] == found[2], line
 
 

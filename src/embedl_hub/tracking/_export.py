@@ -128,6 +128,7 @@ def import_bundle(store: Store, path: Path, *, most_bytes: int | None = None) ->
         raise TrackingError(f"There is no file {path}.") from None
     except (
         zipfile.BadZipFile, zlib.error, KeyError, ValueError, TypeError, EOFError, NotImplementedError, RuntimeError,
+        OSError,
     ) as error:  # fmt: skip
         raise TrackingError(f"{path} is no bundle, or it is damaged: {error}") from error
     return Imported(tuple(brought), tuple(known))
