@@ -18,6 +18,7 @@ from embedl_hub.tracking._models import (
 )
 from embedl_hub.tracking._receive import Arrived, Receiver
 from embedl_hub.tracking._records import RECORD_LIMITS, RecordLimits, check_record
+from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sql.find import Page
 from embedl_hub.tracking._store import (
     PROJECT_FOLDER,
@@ -33,7 +34,7 @@ from embedl_hub.tracking._store import (
     search_home,
 )
 from embedl_hub.tracking._uplink import Sent, Uplink, open_uplink
-from embedl_hub.tracking._values import Redactor, check_file_name, check_name, plain_value, project_id
+from embedl_hub.tracking._values import check_file_name, check_name, plain_value, project_id
 
 __all__ = [
     "PROJECT_FOLDER",

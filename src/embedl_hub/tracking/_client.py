@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from embedl_hub.errors import ConfigError, TrackingError, quoted_list
-from embedl_hub.tracking._journal import FORMAT, has_ended, is_detached, new_run_id, now_ms
+from embedl_hub.tracking._journal import FORMAT, Record, has_ended, is_detached, new_run_id, now_ms
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus, RunType
+from embedl_hub.tracking._redact import Redactor, without_known_secrets
 from embedl_hub.tracking._sink import Indexer, MemorySink, Sink, StoreSink
 from embedl_hub.tracking._values import (
-    Redactor,
     check_file_name,
     check_name,
     encodable,
@@ -78,17 +78,18 @@ class ActiveRun:
 
     def log_param(self, name: str, value: object) -> LoggedParam:
         """Record a parameter; a second value under the same name replaces the first."""
-        param = self._param(name, value)
+        fact = _param_facts(name, value)
         with self._alive():
-            self._write("param", name=name, value=param.value)
-            self._params[name] = param
+            (record,) = self._write_all([fact])
+            param = self._params[record["name"]] = LoggedParam(record["name"], record["value"])
         return param
 
     def log_metric(self, name: str, value: float, step: int | None = None) -> LoggedMetric:
         """Record a number; give ``step`` to make a series."""
         metric = _metric(name, value, step)
         with self._alive():
-            self._write_all([_metric_facts(metric)])
+            (record,) = self._write_all([_metric_facts(metric)])
+            metric = _as_written(metric, record)
             self._metrics.append(metric)
         return metric
 
@@ -105,28 +106,27 @@ class ActiveRun:
             metrics: Name, value and step, or None, of each number.
             tags: Labels by name.
         """
-        new_params = {name: self._param(name, value) for name, value in (params or {}).items()}
         new_metrics = [_metric(*metric) for metric in metrics]
-        new_tags = {name: self._tag(name, value) for name, value in (tags or {}).items()}
         facts: list[Mapping[str, object]] = [
-            *({"kind": "param", "name": param.name, "value": param.value} for param in new_params.values()),
+            *(_param_facts(name, value) for name, value in (params or {}).items()),
             *map(_metric_facts, new_metrics),
-            *({"kind": "tag", "name": name, "value": text} for name, text in new_tags.items()),
+            *(_tag_facts(name, value) for name, value in (tags or {}).items()),
         ]
         if not facts:
             return
         with self._alive():
-            self._write_all(facts)
-            self._params |= new_params
-            self._metrics += new_metrics
-            self._tags |= new_tags
+            records = iter(self._write_all(facts))
+            for _, record in zip(params or (), records, strict=False):
+                self._params[record["name"]] = LoggedParam(record["name"], record["value"])
+            self._metrics += [_as_written(metric, record) for metric, record in zip(new_metrics, records, strict=False)]
+            self._tags |= {record["name"]: record["value"] for record in records}
 
     def log_tag(self, name: str, value: object) -> None:
         """Record a label to find the run by; a second value replaces the first."""
-        text = self._tag(name, value)
+        fact = _tag_facts(name, value)
         with self._alive():
-            self._write("tag", name=name, value=text)
-            self._tags[name] = text
+            (record,) = self._write_all([fact])
+            self._tags[record["name"]] = record["value"]
 
     def log_artifact(
         self, source: Source, name: str | None = None, file_name: str | None = None, ctx: ArtifactCarrier | None = None
@@ -149,6 +149,8 @@ class ActiveRun:
         name, file_name = name or own_name, file_name or own_name
         check_file_name("artifact name", name)
         check_file_name("file name", file_name)
+        # Before it is kept: the record and the file on the disk go by one name.
+        name, file_name = self._redactor.text(name), self._redactor.text(file_name)
         with self._alive():
             return self._keep(path, name, file_name)
 
@@ -213,23 +215,28 @@ class ActiveRun:
                 raise TrackingError(f"Run {self.id} has ended; nothing more can be logged to it.")
             yield
 
-    def _param(self, name: str, value: object) -> LoggedParam:
-        check_name("parameter name", name)
-        return LoggedParam(name, self._redactor.value(name, plain_value(value)))
-
-    def _tag(self, name: str, value: object) -> str:
-        check_name("tag name", name)
-        # Through the plain value, so that a secret inside a dict is found before the dict becomes text.
-        return without_nuls(str(self._redactor.value(name, plain_value(value))))
-
     def _write(self, kind: str, **facts: object) -> None:
         self._write_all([{"kind": kind, **facts}])
 
-    def _write_all(self, facts: Sequence[Mapping[str, object]]) -> None:
+    def _write_all(self, facts: Sequence[Mapping[str, object]]) -> list[Record]:
+        """Write records and return them as they were written: the one way to the sink, and no secret passes it."""
         # Counted first: whatever interrupts the writing, no two records share a number.
         first, self._seq = self._seq, self._seq + len(facts)
         now = now_ms()
-        self._sink.write(*({"seq": first + place, "time_ms": now, **fact} for place, fact in enumerate(facts)))
+        records: list[Record] = [{"seq": first + place, "time_ms": now, **fact} for place, fact in enumerate(facts)]
+        self._redactor.clean(records)
+        self._sink.write(*records)
+        return records
+
+
+def _param_facts(name: str, value: object) -> dict[str, object]:
+    check_name("parameter name", name)
+    return {"kind": "param", "name": name, "value": plain_value(value)}
+
+
+def _tag_facts(name: str, value: object) -> dict[str, object]:
+    check_name("tag name", name)
+    return {"kind": "tag", "name": name, "value": plain_value(value)}
 
 
 def _metric(name: str, value: float, step: int | None) -> LoggedMetric:
@@ -239,6 +246,10 @@ def _metric(name: str, value: float, step: int | None) -> LoggedMetric:
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"Metric {name!r} must be a number, not {value!r:.300}; use log_param for text.") from error
     return LoggedMetric(name, number, whole_step(name, step), now_ms())
+
+
+def _as_written(metric: LoggedMetric, record: Record) -> LoggedMetric:
+    return metric if metric.name == record["name"] else replace(metric, name=record["name"])
 
 
 def _metric_facts(metric: LoggedMetric) -> dict[str, object]:
@@ -270,6 +281,12 @@ class Client:
         self, project: str, store: Store | None = None, redactor: Redactor | None = None, uplink: Uplink | None = None
     ) -> None:
         check_name("project name", project)
+        if without_known_secrets(project) != project:
+            # Not replaced as in other texts: two projects would become one.
+            raise ConfigError(
+                f"The project name holds a secret, by its looks: {without_known_secrets(project)!r}. It is written "
+                "with every run; give another one."
+            )
         self.project = project
         self.store = store
         self._uplink = uplink

@@ -26,6 +26,7 @@ from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
 from embedl_hub.tracking._filter import named_fields, parse
 from embedl_hub.tracking._models import SAME_AS, Run, RunStatus
+from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sql import rows
 from embedl_hub.tracking._sql.database import Connection, Pool, open_database
 from embedl_hub.tracking._sql.find import LARGEST_PAGE, Finder, Page, Query
@@ -359,6 +360,7 @@ class Store:
             if not _journal.has_ended(records):
                 raise TrackingError(f"Run {run_id} has not ended; finish it first: embedl-hub run finish {run_id}")
             record = {"seq": records[-1]["seq"] + 1, "time_ms": _journal.now_ms(), **record}
+            Redactor().clean([record])
             journal.append(record)
             journal.sync()
         self.apply({run_id: [record]})

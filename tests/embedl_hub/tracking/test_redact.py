@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
 
+from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import Client, Redactor, Store, reindex
-from embedl_hub.tracking._values import REDACTED, is_secret_name
+from embedl_hub.tracking._redact import REDACTED, is_secret_name, without_known_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,3 +180,145 @@ def test_the_search_would_find_a_secret(home: Path) -> None:
             run.log_param("note", "hunter2")
         assert b"hunter2" in everything_in(home)
         client.close()
+
+
+RANDOM = "q7Zt0LmW4xRb2VnK9sYd3HfJ6pGc8TaE1uQo5iXw"  # what stands for every secret below; the searches look for it
+HEX = "9f86d081884c7d659a2feaa0c55ad015"
+KEYS = {
+    "our server": f"eh_{RANDOM}abc", "AWS": "AKIAQ7ZTLMW4XRBVNKSY", "AWS, for a while": "ASIAQ7ZTLMW4XRBVNKSY",
+    "GitHub": f"ghp_{RANDOM[:36]}", "GitHub, fine": f"github_pat_11A_{RANDOM}", "GitLab": f"glpat-{RANDOM[:20]}",
+    "Hugging Face": f"hf_{RANDOM[:34]}", "lower case": "hf_abcdefghijklmnopqrstuvwxyzabcdefgh",
+    "OpenAI": f"sk-{RANDOM}", "OpenAI project": f"sk-proj-{RANDOM[:18]}_{RANDOM[18:]}", "hexadecimal": f"sk-{HEX}",
+    "Anthropic": f"sk-ant-api03-{RANDOM}", "Slack": "xoxb-123456789012-q7zt0lmw4xrb", "Google": f"AIza{RANDOM[:35]}",
+    "NVIDIA": f"nvapi-{RANDOM}{RANDOM}", "web token": f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{RANDOM}",
+    "private key": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{RANDOM}\n-----END OPENSSH PRIVATE KEY-----",
+}  # fmt: skip
+TEXTS = {
+    "option": "--token=%", "option and word": "--token %", "quoted": "['embedl-litert', '--api-key', '%']",
+    "S3 address": "https://b.s3.example/k?X-Amz-Date=1&X-Amz-Signature=%&x=1",
+    "S3 session": "https://b.s3.example/k?X-Amz-Security-Token=%&x=1", "Azure": "https://a.example/c?sv=1&sig=%&se=2",
+    "query": "GET /v1/models?access_token=%#part", "inside another": "/go?to=https%%3A%%2F%%2Fh%%2F%%3Ftoken%%3D%%%26x",
+    "Bearer": "Authorization: Bearer %", "bare Bearer": "sent Bearer % to it",
+    "headers": "{'Authorization': 'Token %'}",
+    "header": "X-Api-Key: %", "cookie": "Cookie: theme=dark; session=%", "address": "https://me:%@host/simple",
+    "address, no user": "redis://:%@host:6379/0", "odd password": "https://me:a@b/%@host/simple",
+    "JSON": '{"client_secret": "%"}', "JSON in JSON": '{\\"password\\": \\"%\\"}', "code": "connect(password='two %')",
+    "escaped": 'password="one \\" %"', "shell": "PGPASSWORD=a&b;% psql", "settings": "db.password: %",
+    "after a harmless name": "num_tokens=5;token=%", "connection": "AccountName=a;AccountKey=%==;Endpoint=b",
+}  # fmt: skip
+ORDINARY = [
+    "sk-learn", "sk-learn-MobileNetV2-classifier-v1", "resnet50-int8.onnx", HEX, RANDOM, "ASIAN_FOOD101", "eyJson.a.b",
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "123e4567-e89b-12d3-a456-426614174000",
+    "TW9iaWxlTmV0VjI=", "hf_model_name", "task-aB1cD2eF3gH4iJ5kL6mN7oP8", "unexpected token: newline",
+    "Basic quantization of the model", "bearer authentication failed", "num_tokens=7 max_tokens=100",
+    "def f(token: str, password: str = None) -> Key:", "token = get_token()", "login(password=config.password)",
+    "--signature=serving_default", "http://host:8080/a@b", "http://[::1]:8080/x@y", "s3://bucket/model.onnx",
+    "pad_token=<pad>", "tokenizer=bert-base", "use --token to log in", "give --token FILE", "--token-dim=64",
+    "token=None", "password_file=/etc/key", "git@host.example:org/repo", "float32:1x3x224x224", "KeyError: 'token'",
+    "tokens: 128", "2026-11-16T07:10:00Z", "C:\\models\\a.onnx", "$TOKEN", "--token=$TOKEN",
+]  # fmt: skip
+
+
+def _hidden(text: str) -> str:
+    return text.replace("%%", "\0").replace("%", RANDOM).replace("\0", "%")
+
+
+def _basic() -> str:
+    return "Basic " + base64.b64encode(f"me:{RANDOM}".encode()).decode()
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize("around", ["%", "refused: %.", "models/%/x", "['%']", "key=%"])
+def test_a_key_is_known_by_its_shape(key: str, around: str) -> None:
+    """Wherever it stands, and whatever the value is called."""
+    cleaned = without_known_secrets(around.replace("%", key))
+    assert REDACTED in cleaned
+    assert key[-12:] not in cleaned
+
+
+@pytest.mark.parametrize("text", [*map(_hidden, TEXTS.values()), _basic()], ids=[*TEXTS, "Basic"])
+def test_a_secret_is_known_by_the_name_before_it(text: str) -> None:
+    """In a command line, an address, a header, in code and in JSON; what follows it is kept."""
+    cleaned = without_known_secrets(text)
+    assert REDACTED in cleaned
+    assert RANDOM not in cleaned
+    assert _basic().split()[1] not in cleaned
+    assert without_known_secrets(cleaned) == cleaned
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_texts_are_kept(text: str) -> None:
+    """Hashes, file names, sentences about tokens, and the code that a traceback quotes."""
+    assert without_known_secrets(text) == text
+
+
+def test_the_rest_of_an_address_stays() -> None:
+    """One can still tell what was asked for."""
+    text = without_known_secrets("https://b.example/k?a=1&X-Amz-Signature=0f&b=2#c and --token=x9 --runs=5")
+    assert text == f"https://b.example/k?a=1&X-Amz-Signature={REDACTED}&b=2#c and --token={REDACTED} --runs=5"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["://a:b", "token ", "--token ", "eyJ", "num_tokens=", "token:", "token=f(", "-----BEGIN PRIVATE KEY-----", "?",
+     "bearer ", "a.-", "sk-", "&token=", "\\", "-", "x"],
+)  # fmt: skip
+def test_no_text_makes_the_search_slow(piece: str) -> None:
+    """What a board says is searched too: the time grows with the length alone."""
+
+    def seconds(length: int) -> float:
+        text = piece * (length // len(piece)) + "=:"
+        started = time.perf_counter()
+        without_known_secrets(text)
+        return time.perf_counter() - started
+
+    assert min(seconds(100_000) for _ in range(2)) < 5.0
+
+
+def test_words_of_a_command_line_are_hidden_and_remembered() -> None:
+    """``--token VALUE`` as two words of a list: there, and in an error that quotes the value alone."""
+    redactor = Redactor({})
+    assert redactor.value("cli_args", ["--token", "short", "--runs", "5", "--api-key", "-x"]) == [
+        "--token", REDACTED, "--runs", "5", "--api-key", "-x",
+    ]  # fmt: skip
+    redactor.learn({"cli_args": ("--token", "first word", "--password=second"), "extra": "--secret=third-one"})
+    assert redactor.text("first word, second, third-one") == ", ".join([REDACTED] * 3)
+
+
+def _log_every_way(client: Client, text: str, folder: Path) -> None:
+    """Put a text into a run by every way there is."""
+    name = text.replace("\n", " ")[:190]
+    with client.start_run("CUSTOM", name, component=name, provider=name, device=name) as run:
+        run.log_param("cli_args", text)
+        run.log_param("provider_config", {"cli_args": [text], "deep": {"note": [text]}, text: 1})
+        run.log_param(name, 1)
+        run.log_metric(name, 1.0)
+        run.log_tag("note", text)
+        run.log_tag(name, 1)
+        run.log_batch({"argv": [text], f"2 {name}": 2}, [(name, 2.0, 1)], {"more": {"text": text}, f"3 {name}": 3})
+        if not set(name) & {"/", "\\"}:
+            (folder / "file").write_bytes(b"content")
+            run.log_artifact(folder / "file", name, name)
+        raise RuntimeError(f"it said {text}") from ValueError(text)
+
+
+@pytest.mark.parametrize("way", [*KEYS, *TEXTS, "Basic"])
+def test_no_way_into_a_run_lets_a_secret_in(home: Path, tmp_path: Path, way: str) -> None:
+    """Names, params, tags, metrics, files' names, errors, tracebacks, later labels: no byte of the home has it."""
+    text = KEYS.get(way) or (_basic() if way == "Basic" else _hidden(TEXTS[way]))
+    telling = {"private key": RANDOM, "Basic": text[6:]}.get(way, text[-12:] if way in KEYS else RANDOM).encode()
+    with Store(home) as store:
+        client = Client("project", store, Redactor({}))
+        with contextlib.suppress(RuntimeError):
+            _log_every_way(client, text, tmp_path)
+        client.close()
+        (run,) = store.runs()
+        store.label(run.id, "later", text)
+    assert telling not in everything_in(home)
+    assert REDACTED.encode() in everything_in(home)
+
+
+def test_a_project_is_not_named_after_a_secret() -> None:
+    """It is written with every run, and cannot be replaced: two projects would become one."""
+    with pytest.raises(ConfigError, match=r"holds a secret, by its looks: 'lab <redacted>'.*give another"):
+        Client(f"lab {KEYS['GitHub']}")

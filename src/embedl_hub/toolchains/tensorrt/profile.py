@@ -148,7 +148,7 @@ def _document(
             "tool": {"name": "trtexec", "path": program.path, "version": program.capabilities.version_text},
             "settings": {
                 "cuda_graph": config.cuda_graph, "spin_wait": config.spin_wait, "data_transfers": config.data_transfers,
-                "cli_args": list(config.cli_args),
+                "cli_args": ctx.client.redactor.value("cli_args", list(config.cli_args)),
             },
             "compute_ms": summarize([query.compute_ms for query in queries])._asdict(),
             "placement": None,

@@ -132,7 +132,9 @@ def call(ctx: HubContext, machine: Machine[TrtexecConfig], program: Trtexec, wha
 
 def _keep(ctx: HubContext, name: str, argv: Sequence[str], stdout: str, stderr: str) -> None:
     path = ctx.artifact_dir / name
-    path.write_text(f"$ {' '.join(argv)}\n{stdout}\n{stderr}", encoding="utf-8")
+    # The one file of a run that quotes a command line with what the user gave for it.
+    text = ctx.client.redactor.text(f"$ {' '.join(argv)}\n{stdout}\n{stderr}")
+    path.write_text(text, encoding="utf-8")
     ctx.client.log_artifact(path, name=name)
 
 

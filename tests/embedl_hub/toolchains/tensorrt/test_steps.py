@@ -479,6 +479,16 @@ def test_an_option_of_another_version_is_named(make_here: Any, model: Path) -> N
         TensorRTCompiler().run(ctx, model)
 
 
+def test_a_secret_among_the_arguments_is_kept_nowhere(make_here: Any, model: Path, tmp_path: Path) -> None:
+    """Neither in the run nor in the log of trtexec, which quotes its command line."""
+    device = make_here(cli_args=("--token=hunter22-secret",))
+    with HubContext("trt", [device], home=tmp_path / "home") as ctx, pytest.raises(CompileError):
+        TensorRTCompiler().run(ctx, model)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file())
+    assert b"--token=<redacted>" in written
+    assert b"hunter22" not in written
+
+
 def test_throttling_reaches_the_verdict(make_here: Any, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the driver says holds the clocks down."""
     monkeypatch.setenv("STANDIN_REASONS", "0x0000000000000060")
