@@ -27,6 +27,15 @@ def shell_command(name: str) -> list[str]:
     return [require(program, program), *rest]
 
 
+def keeper_command(
+    form: str, shell: str, folder: Path, who: str, *, wait_s: int, limit_s: int, uptime: Path | None = None
+) -> list[str]:
+    """Return the command of a keeper; ``uptime`` is where it reads for how long the board has been up."""
+    limit = str(limit_s) if shell in _TIMED else ""
+    arguments = (str(folder), who, str(wait_s), limit, str(limit_s), *([str(uptime)] if uptime else []))
+    return [*shell_command(shell), "-c", FORMS[form], "lease", *arguments]
+
+
 class Keeper:
     """A keeper that runs, and what it said."""
 
@@ -40,10 +49,10 @@ class Keeper:
         wait_s: int = 0,
         limit_s: int = 24,
         environment: Mapping[str, str] | None = None,
+        uptime: Path | None = None,
     ) -> None:
-        limit = str(limit_s) if shell in _TIMED else ""
         self.process = subprocess.Popen(
-            [*shell_command(shell), "-c", FORMS[form], "lease", str(folder), who, str(wait_s), limit, str(limit_s)],
+            keeper_command(form, shell, folder, who, wait_s=wait_s, limit_s=limit_s, uptime=uptime),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

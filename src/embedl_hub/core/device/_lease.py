@@ -28,9 +28,12 @@ _HINT = "Choose another folder with lease_dir on the device, or lease_dir=None t
 _UNKNOWN = "an unknown user"
 
 
+# Goes on while this machine sleeps, and nobody sets it. Where Linux has two such clocks, macOS has one.
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 def _now_s() -> float:
-    # Goes on while this machine sleeps, and no clock that is set moves it.
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.clock_gettime(_CLOCK)
 
 
 class RemoteLease(Lease):
@@ -63,10 +66,12 @@ class _Lifeline:
     def __init__(self, keeper: Process, place: str) -> None:
         assert keeper.stdin is not None  # noqa: S101 - opened with pipes
         assert keeper.stdout is not None  # noqa: S101 - opened with pipes
-        self._keeper, self._place = keeper, place
+        self._place = place
         self._stdin, self._stdout = keeper.stdin, keeper.stdout
+        self._waking, self._wake = os.pipe()
         self._poll = select.poll()
         self._poll.register(self._stdout, select.POLLIN)
+        self._poll.register(self._waking, select.POLLIN)
         self._buffer = b""
         self._sent_s: deque[float] = deque()
 
@@ -81,7 +86,8 @@ class _Lifeline:
 
     def lines(self, wait_s: float) -> list[str] | None:
         """Return what was said, waiting at most so long for something; None when nothing will come any more."""
-        if not self._poll.poll(max(0.0, wait_s) * 1000):
+        ready = self._poll.poll(max(0.0, wait_s) * 1000)
+        if self._stdout.fileno() not in [file for file, _ in ready]:
             return []
         chunk = os.read(self._stdout.fileno(), _MOST_LINE_BYTES)
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
@@ -90,6 +96,14 @@ class _Lifeline:
                 f"The lease on {self._place} could not be taken: the board answers with a line that has no end. {_HINT}"
             )
         return [raw.decode("utf-8", "replace") for raw in lines] if chunk else None
+
+    def wake(self) -> None:
+        """Have whoever waits for lines stop waiting."""
+        os.write(self._wake, b"x")
+
+    def close(self) -> None:
+        os.close(self._waking)
+        os.close(self._wake)
 
 
 @contextlib.contextmanager
@@ -100,23 +114,28 @@ def keep_remote_lease(start: Callable[[], Process], *, place: str, wait_s: float
     beats stop, so a killed client frees the board at once and a cut cable within the heartbeat limit.
     """
     keeper = start()
-    released = threading.Event()
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(_end, keeper)
         lifeline = _Lifeline(keeper, place)
+        stack.callback(lifeline.close)
         lease = RemoteLease(_await_lease(keeper, lifeline, place, wait_s))
-        arguments = (keeper, lifeline, lease, released)
+        released = threading.Event()
+        arguments = (lifeline, lease, released)
         beats = threading.Thread(target=_keep_beating, args=arguments, name="edgeproof-lease", daemon=True)
         beats.start()
         try:
             yield lease
         finally:
             released.set()
+            lifeline.wake()
             beats.join()
-    finally:
-        stop(keeper)
-        for stream in (keeper.stdout, keeper.stderr):
-            if stream is not None:
-                stream.close()
+
+
+def _end(keeper: Process) -> None:
+    stop(keeper)
+    for stream in (keeper.stdout, keeper.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def _await_lease(keeper: Process, lifeline: _Lifeline, place: str, wait_s: float) -> float:
@@ -165,22 +184,26 @@ def _no_answer(keeper: Process, place: str) -> DeviceError:
     return ConnectError(f"The lease on {place} got no answer. Is the board still on and on the network?")
 
 
-def _keep_beating(keeper: Process, lifeline: _Lifeline, lease: RemoteLease, released: threading.Event) -> None:
-    while not released.wait(BEAT_EVERY_S):
-        # Looked at before any answer: those that came too late must not make up for the silence.
-        if lease.is_lost:
-            return
+def _keep_beating(lifeline: _Lifeline, lease: RemoteLease, released: threading.Event) -> None:
+    """Beat until the lease is given back; lose it when the keeper ends, which shows at once, or does not answer."""
+    next_s = _now_s() + BEAT_EVERY_S
+    while not released.is_set():
         try:
-            lines = lifeline.lines(0.0)
-            lifeline.beat()
-            is_gone = lines is None or keeper.poll() is not None
+            lines = lifeline.lines(next_s - _now_s())
+            # Looked at before any answer: those that came too late must not make up for the silence.
+            if lease.is_lost:
+                return
+            if lines is None:
+                break
+            for _ in lines:
+                lease.renew(lifeline.answered_s())
+            if _now_s() >= next_s:
+                lifeline.beat()
+                next_s = _now_s() + BEAT_EVERY_S
         except (OSError, LeaseError):
-            is_gone = True
-        if is_gone:
-            lease.lose()
-            return
-        for _ in lines or ():
-            lease.renew(lifeline.answered_s())
+            break
+    if not released.is_set():
+        lease.lose()
 
 
 def _shown(note: str) -> str:

@@ -190,8 +190,9 @@ wait
 # there is trusted. We go into the folder once, "pwd -P" says that no link led us elsewhere, and stay. Of a note the
 # kernel says which file was opened, in case a link took its place meanwhile. What is said comes by printf, for some
 # echo makes two lines of a note with "\n" in it. The folder is sticky: what an account put there is its own.
+# A board that has just started knows nothing of a holder from before, who may not know of the start yet: it settles.
 _ENTER = """\
-folder=${1%/} who=$2 patience=$3 limit=$4 stale=$5
+folder=${1%/} who=$2 patience=$3 limit=$4 stale=$5 uptime=${6:-/proc/uptime}
 CDPATH=
 umask 022
 set -C
@@ -207,6 +208,9 @@ cd -P -- "$folder" || exit 1
 if [ "$(pwd -P)" != "$base" ]; then refuse "$folder is a link"; fi
 case $(ls -ld .) in d???????wx*) if [ -O . ]; then chmod +t .; fi ;; esac
 note() { rm -f -- "$1"; printf '%s since %s' "$who" "$(date +%H:%M:%S)" > "$1"; }
+settle() {
+  while { read -r up rest < "$uptime"; } 2>/dev/null && [ "${up%%.*}" -lt "$stale" ]; do sleep 1; done
+}
 peek() {
   text=
   if [ ! -f "$1" ] || [ -L "$1" ]; then return; fi
@@ -252,6 +256,7 @@ fi
 if [ ! . -ef "$base" ]; then refuse "$folder was replaced by another"; fi
 own=holder.$(id -u)
 note "$own" 2>/dev/null
+settle
 next_beat() {
   if [ -n "$limit" ]; then read -r -t "$limit" beat; return; fi
   (sleep "$stale"; kill "$$") </dev/null >/dev/null 2>&1 9<&- &
@@ -316,6 +321,7 @@ for lock in "$base"/lock.*; do
   case $number in 0* | *[!0-9]* | ?????????????* | "") continue ;; esac
   if [ "$number" -lt "$mine" ]; then (is_own "$lock" && rm -f -- holder released beat.* && rmdir -- "$lock"); fi
 done 2>/dev/null
+settle
 find_top
 [ "$top" = "$mine" ] || refuse "it was taken from us"
 printf 'held\\n'

@@ -31,6 +31,7 @@ _LARGE_BYTES = 8 << 20
 _ATTEMPTS = 3
 _SHELL_ANSWER_S = 30.0
 _MOST_COMPLAINT_BYTES = 64 << 10
+_MOST_NAME_CHARACTERS = 40
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,7 @@ class SSHConnection:
             )
         pairs = [line.split("=", 1) for line in found.stdout.splitlines() if "=" in line]
         facts = dict(pairs)
-        shell = facts.get("shell", "").rsplit("/", 1)[-1]
+        shell = facts.get("shell", "").rsplit("/", 1)[-1][:_MOST_NAME_CHARACTERS]
         if facts.get("end") != "yes":
             raise ConnectError(
                 f"{place} let us in but has no POSIX shell (login shell {shell or 'unknown'!r}): "

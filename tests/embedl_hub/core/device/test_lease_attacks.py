@@ -293,6 +293,19 @@ def test_a_silent_client_frees_the_board(new_keeper: NewKeeper, lock: Path, form
     assert waits.line() == "held"
 
 
+@every_form
+@one_shell_first
+def test_a_board_that_has_just_started_settles(new_keeper: NewKeeper, tmp_path: Path, form: str, shell: str) -> None:
+    """Whoever held it before may not know yet that it was cut off."""
+    uptime = tmp_path / "uptime"
+    uptime.write_text("1.52 3.04\n")
+    keeper = new_keeper(form, shell, "me", limit_s=3, uptime=uptime)
+    time.sleep(0.7)
+    assert keeper.has_said() == []
+    uptime.write_text("3.01 6.02\n")
+    assert keeper.line() == "held"
+
+
 @pytest.mark.parametrize(
     "answer",
     ["busy\n" * 5000, "x" * 100_000, "\x1b]0;x\x07\n", "held\n" * 9],
