@@ -66,11 +66,12 @@ def open_plain(path: Path, *, below: Path | None = None) -> BinaryIO:
 
 def check_plain(path: Path, below: Path) -> None:
     """Refuse a path that is not a regular file or a folder, or leads there over a link, from ``below`` on down."""
-    place = below
-    for part in _parts(path, below):
-        place /= part
-        mode = place.lstat().st_mode
-        if not stat.S_ISDIR(mode) and not (place == path and stat.S_ISREG(mode)):
+    # Plain strings: every step looks at its artifacts this way.
+    place, parts = str(below), _parts(path, below)
+    for number, part in enumerate(parts, start=1):
+        place = f"{place}/{part}"
+        mode = os.lstat(place).st_mode
+        if not stat.S_ISDIR(mode) and not (number == len(parts) and stat.S_ISREG(mode)):
             raise _not_plain(path)
 
 

@@ -132,8 +132,8 @@ class LoggedArtifact:
 
     def _run_folder(self) -> Path | None:
         """Return the run's own folder, if the artifact is kept there: what is there may come from elsewhere."""
-        parents = () if self.local_path is None or not self.run_id else self.local_path.parents
-        return next((folder for folder in parents if folder.name == self.run_id), None)
+        parts = () if self.local_path is None or not self.run_id else self.local_path.parts[:-1]
+        return Path(*parts[: parts.index(self.run_id) + 1]) if self.run_id in parts else None
 
     def remote(self, device_name: str | None = None) -> RemotePath:
         """Return the path on the device it was sent to; name the device if it went to several."""
