@@ -65,13 +65,13 @@ class _Reader:
 
     def graph(self) -> Graph:
         main = self._main
-        inputs = list(self._all(main.Inputs, main.InputsLength()))
-        outputs = list(self._all(main.Outputs, main.OutputsLength()))
+        inputs = self._numbers_in(main.InputsAsNumpy, main.InputsLength())
+        outputs = self._numbers_in(main.OutputsAsNumpy, main.OutputsLength())
         operators, computed = [], set()
         for operator in self._all(main.Operators, main.OperatorsLength()):
-            written = list(self._all(operator.Outputs, operator.OutputsLength()))
+            written = self._numbers_in(operator.OutputsAsNumpy, operator.OutputsLength())
             operators.append(Operator(self._op_type(operator), tuple(map(self._name, written))))
-            computed |= {self._type(self._tensor(index).Type()) for index in written}
+            computed |= {self._type(self._tensor(index).Type()) for index in set(written)}
         # The integers of quantized models before floats.
         precision = next((name for name in ("int8", "uint8", "float16") if name in computed), "float32")
         return Graph(
@@ -84,6 +84,10 @@ class _Reader:
         for index in range(count):
             self._take(1)
             yield item(index)
+
+    def _numbers_in(self, as_array: Any, count: int) -> list[int]:  # noqa: ANN401 - likewise
+        self._take(count)
+        return [int(number) for number in as_array()] if count else []
 
     def _take(self, count: int) -> None:
         self._left -= count
@@ -107,10 +111,10 @@ class _Reader:
 
     def _declared(self, index: int) -> Tensor:
         value = self._tensor(index)
-        item, count = value.ShapeSignature, value.ShapeSignatureLength()
+        as_array, count = value.ShapeSignatureAsNumpy, value.ShapeSignatureLength()
         if value.ShapeSignatureIsNone():
-            item, count = value.Shape, value.ShapeLength()
-        shape = tuple(None if size < 0 else int(size) for size in self._all(item, count))
+            as_array, count = value.ShapeAsNumpy, value.ShapeLength()
+        shape = tuple(None if size < 0 else size for size in self._numbers_in(as_array, count))
         return Tensor(self._name(index), self._type(value.Type()), shape)
 
     def _op_type(self, operator: Any) -> str:  # noqa: ANN401 - likewise
