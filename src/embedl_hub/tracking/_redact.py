@@ -92,10 +92,11 @@ _HINT = re.compile(
     r"|AIza|gh[opsur]_|github_pat_|glpat-|hf_|api_org_|sk[-_]|rk_|xox|xapp-|GOCSPX|nvapi-|pypi-|npm_|dckr_pat_|eyJ))"
 )
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)")
-# After a name and an equals sign: nothing, a placeholder, a type or a piece of code, as tracebacks quote it.
-_NO_SECRET = re.compile(
-    r"(?:None|null|True|False|true|false|\.\.\.|…|\$\{?\w+\}?|<[^>]*>?|\*+)[,.;:)\]}]*"
-    r"|(?:str|bytes|int|bool|object|Any)\b.*|[A-Za-z_][\w.]*(?:\(\S*\)+[,:;]*|\[)",
+# After a name and an equals sign: nothing, or what stands for a secret ...
+_PLACEHOLDER = re.compile(r"(?:None|null|True|False|true|false|\.\.\.|…|\$[A-Z_]+|\$\{\w+\}|<[^>]*>|\*+)[,.;:)\]}]*")
+# ... or, without quotes, a type or a piece of code, as tracebacks quote it.
+_CODE = re.compile(
+    r"(?:str|bytes|int|bool|object|Any)(?:\|\w+)*[,)\]:=]*|[A-Za-z_][\w.]*(?:\(\S*\)+[,:;]*|\[)",
 )
 _VARIABLE = re.compile(r"(?:[A-Za-z_]\w*\.)*([A-Za-z_]+)[,:;)\]}]*")
 _LIKE_WORDS = re.compile(r"[a-z]{1,9}[,.;:)]?|[A-Z_]+[,.;:)]?|-.*")
@@ -164,9 +165,10 @@ def _is_value(found: re.Match[str], value: str) -> bool:
     """Tell a secret under a secret name from a placeholder, a word of a sentence, and a piece of code."""
     if len(value) > _LONGEST_CODE:
         return True
-    if _NO_SECRET.fullmatch(value):
+    is_quoted = found[0][-1] in "\"'"
+    if _PLACEHOLDER.fullmatch(value) or (not is_quoted and _CODE.fullmatch(value)):
         return False
-    if found[0][-1] in "\"'":
+    if is_quoted:
         return True
     if found["sign"] is None:
         return not _LIKE_WORDS.fullmatch(value)

@@ -204,7 +204,9 @@ TEXTS = {
     "address, no user": "redis://:%@host:6379/0", "odd password": "https://me:a@b/%@host/simple",
     "JSON": '{"client_secret": "%"}', "JSON in JSON": '{\\"password\\": \\"%\\"}', "code": "connect(password='two %')",
     "escaped": 'password="one \\" %"', "shell": "PGPASSWORD=a&b;% psql", "settings": "db.password: %",
-    "after a harmless name": "num_tokens=5;token=%", "connection": "AccountName=a;AccountKey=%==;Endpoint=b",
+    "like a type": "password=str.%", "like a variable": "password=$%", "like a call": 'password="f(%)"',
+    "like a placeholder": "password=<%", "after a harmless name": "num_tokens=5;token=%",
+    "connection": "AccountName=a;AccountKey=%==;Endpoint=b",
 }  # fmt: skip
 ORDINARY = [
     "sk-learn", "sk-learn-MobileNetV2-classifier-v1", "resnet50-int8.onnx", HEX, RANDOM, "ASIAN_FOOD101", "eyJson.a.b",
