@@ -4,7 +4,8 @@
 
 Each distribution is first copied into a folder of its own with its packages, license and README, so that the archive is
 whole without this repository. The bill of materials is CycloneDX JSON, checked against its schema: everything that the
-distribution and its extras brought in the tested environment, with versions and licenses. SHA256SUMS names all files.
+distribution and its extras brought in the tested environment, with versions and licenses, and every file that it
+installs by itself, with its hash. SHA256SUMS names all files.
 Nothing is downloaded and nothing is uploaded.
 """
 

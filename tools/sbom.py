@@ -1,18 +1,25 @@
-"""The bill of materials of a distribution: CycloneDX 1.6 JSON, checked against the standard's own schema."""
+"""The bill of materials of a distribution: CycloneDX 1.6 JSON, checked against the standard's own schema.
+
+It names what pip installs with the distribution, and what the distribution installs by itself later: each file of its
+locks, with its hash and the locks that it is in.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import sys
+import tempfile
 import tomllib
+import zipfile
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclonedx.builder.this import this_component
 from cyclonedx.factory.license import LicenseFactory
-from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
-from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
@@ -22,6 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from closure import closure, ours
 
+from embedl_hub.locked import LockedWheel, read_lock
+
 if TYPE_CHECKING:
     import importlib.metadata
 
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
     from cyclonedx.model.license import License
 
 _LICENSES = LicenseFactory()
+LOCK_PROPERTY = "edgeproof:lock"
 
 
 def bill_of_materials(name: str, wheel: Path) -> str:
@@ -42,13 +52,39 @@ def bill_of_materials(name: str, wheel: Path) -> str:
     brought = {each: _component(each, one) for each, one in closure([wanted]).items()}
     for component in brought.values():
         bom.components.add(component)
-    bom.register_dependency(bom.metadata.component, brought.values())
+    locked = [
+        _locked(file, names) for file, names in sorted(locked_files(wheel).items(), key=lambda one: one[0].file_name)
+    ]
+    for component in locked:
+        bom.components.add(component)
+    bom.register_dependency(bom.metadata.component, [*brought.values(), *locked])
     for each, one in closure([wanted]).items():
         bom.register_dependency(brought[each], [brought[need] for need in sorted(one.needs) if need in brought])
     text = JsonV1Dot6(bom).output_as_string(indent=1)
     if wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
         sys.exit(f"The bill of materials of {name} is not CycloneDX 1.6: {wrong}")
     return text + "\n"
+
+
+def locked_files(wheel: Path) -> dict[LockedWheel, list[str]]:
+    """Return the files that a distribution installs by itself, and the locks in its wheel that have them."""
+    found: dict[LockedWheel, list[str]] = defaultdict(list)
+    with zipfile.ZipFile(wheel) as packed, tempfile.TemporaryDirectory(prefix="edgeproof-sbom-") as folder:
+        for name in sorted(name for name in packed.namelist() if name.endswith(".lock")):
+            lock = Path(folder) / Path(name).name
+            lock.write_bytes(packed.read(name))
+            for file in read_lock(lock).wheels:
+                found[file].append(lock.stem)
+    return dict(found)
+
+
+def _locked(file: LockedWheel, locks: list[str]) -> Component:
+    return Component(
+        name=file.name, version=file.version, type=ComponentType.LIBRARY, bom_ref=file.file_name,
+        purl=PackageURL("pypi", name=file.name, version=file.version, qualifiers={"file_name": file.file_name}),
+        scope=ComponentScope.OPTIONAL, hashes=[HashType(alg=HashAlgorithm.SHA_256, content=file.sha256)],
+        properties=[Property(name=LOCK_PROPERTY, value=lock) for lock in locks],
+    )  # fmt: skip
 
 
 def _root(name: str, wheel: Path, project: dict[str, str]) -> Component:

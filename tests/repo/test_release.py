@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from embedl_hub.locked import read_lock
+
 ROOT = Path(__file__).resolve().parents[2]
 DISTS = {path.parent.name: tomllib.loads(path.read_text()) for path in sorted(ROOT.glob("dists/*/pyproject.toml"))}
 VERSION = (ROOT / "src/embedl_device/_version.py").read_text().split('"')[-2]
@@ -133,9 +135,31 @@ def _check_bill(bill: dict[str, Any], name: str, wheel: Path) -> None:
     root = bill["metadata"]["component"]
     assert (root["name"], root["version"]) == (name, VERSION)
     assert root["hashes"][0]["content"] == hashlib.sha256(wheel.read_bytes()).hexdigest()
-    brought = {each["bom-ref"]: each["version"] for each in bill["components"]}
+    brought = {each["bom-ref"]: each["version"] for each in bill["components"] if "properties" not in each}
     assert {"numpy", "torch"} & set(brought)
     assert {each: PINNED[each] if IS_TESTED_PYTHON else _version_here(each) for each in brought} == brought
+
+
+def test_what_the_product_installs_by_itself_is_in_its_bill(release: Release) -> None:
+    """Each file of the locks, by its hash, with the locks it is in; other distributions install nothing."""
+    expected: dict[str, tuple[str, str, list[str]]] = {}
+    for path in sorted(ROOT.glob("src/embedl_hub/locks/*.lock")):
+        for file in read_lock(path).wheels:
+            expected.setdefault(file.file_name, (file.version, file.sha256, []))[2].append(path.stem)
+    for name in DISTS:
+        found = {
+            each["bom-ref"]: (
+                each["version"],
+                each["hashes"][0]["content"],
+                sorted(fact["value"] for fact in each["properties"] if fact["name"] == "edgeproof:lock"),
+            )
+            for each in release.bill(name)["components"]
+            if "properties" in each
+        }
+        assert found == (expected if name == "edgeproof-hub" else {})
+        needs = {each["ref"]: each.get("dependsOn", []) for each in release.bill(name)["dependencies"]}
+        assert set(found) <= set(needs[name])
+    assert len(expected) > 100
 
 
 def _check_every_source_file_is_shipped_once(release: Release) -> None:

@@ -2,10 +2,14 @@
 
 The board needs no pip, no compiler and no internet. What it has already is used as it is; what we put there is an
 environment of its own beside our other files, and never touches the system's Python.
+
+For the Pythons and processors that there is a lock for, the files are those we know by their hashes. For others pip
+decides, which is said, and recorded with the run.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from embedl_device.interpreter import python_argv
 from embedl_hub.core.answer import parse_answer
 from embedl_hub.core.device import LocalCommandRunner
-from embedl_hub.errors import CommandError, DeviceError
+from embedl_hub.errors import CommandError, ConfigError, DeviceError
+from embedl_hub.locked import OFFLINE_VARIABLE, Lock, check_may_download, explain_hashes, find_lock, version_pair
 from embedl_hub.machine.machine import scratch_folder
 from embedl_hub.paths import RemotePath
 from embedl_hub.tracking import RunType
@@ -32,6 +37,8 @@ _ASK_LIMIT_S = 120.0
 _GET_LIMIT_S = 900.0
 _UNPACK_LIMIT_S = 600.0
 _NOT_FOUND = 127
+_PURPOSE = "board"
+_LOG = logging.getLogger("embedl_hub")
 
 # Old Pythons must be able to say that they are old.
 _ASK = """\
@@ -115,8 +122,9 @@ def need_packages(
                 run.log_param("packages", kept.packages)
                 return kept
             with scratch_folder() as scratch:
-                wheels = _wheels(own, packages, scratch / "wheels", device_name)
-                run.log_param("wheels", wheels)
+                lock = lock_for(own, packages)
+                wheels = _wheels(own, packages, lock, scratch / "wheels", device_name)
+                run.log_batch({"wheels": wheels, "wheels_checked_by_hash": lock is not None})
                 there = RemotePath(device.artifact_dir) / "wheels"
                 runner.put(scratch / "wheels", there)
             _unpack(runner, python, there, target, device_name)
@@ -140,6 +148,14 @@ def platforms(python: BoardPython) -> list[str]:
     newest = int(numbers[1])
     found = [f"manylinux_2_{minor}_{python.machine}" for minor in range(newest, _OLDEST_GLIBC - 1, -1)]
     return [*found, f"manylinux2014_{python.machine}"]
+
+
+def lock_for(python: BoardPython, packages: Sequence[str]) -> Lock | None:
+    """Return the files for a board that we know by their hashes; None where pip has to decide."""
+    lock = find_lock(_PURPOSE, python.version, python.machine)
+    if lock is None or version_pair(python.libc[1]) < lock.glibc:
+        return None
+    return lock if set(packages) <= {wheel.name for wheel in lock.wheels} else None
 
 
 def _ask(runner: CommandRunner, python: str, packages: Sequence[str], device_name: str) -> BoardPython:
@@ -192,7 +208,9 @@ def _kept(runner: CommandRunner, python: str, packages: Sequence[str]) -> BoardP
     return found if found.is_complete else None
 
 
-def _wheels(python: BoardPython, packages: Sequence[str], folder: Path, device_name: str) -> list[str]:
+def _wheels(
+    python: BoardPython, packages: Sequence[str], lock: Lock | None, folder: Path, device_name: str
+) -> list[str]:
     """Get the wheels for a board with this machine's pip and return their names."""
     by_hand = f"Install them there yourself ({python.path} -m pip install {' '.join(packages)})"
     wanted = platforms(python)
@@ -202,17 +220,31 @@ def _wheels(python: BoardPython, packages: Sequence[str], folder: Path, device_n
             f"Device {device_name!r} ({python.machine}, {python.bits} bits, C library {library}) is none that "
             f"{', '.join(packages)} are published for as wheels. {by_hand}, then give --python PATH."
         )
+    names, version = ", ".join(packages), ".".join(map(str, python.version))
+    try:
+        check_may_download(f"{names} for device {device_name!r}", f"{by_hand}, or unset it.")
+    except ConfigError as error:
+        raise DeviceError(str(error)) from error
+    if lock is not None:
+        _LOG.warning("For device %r pip downloads, each checked by its hash, %s", device_name, lock.words)
+    else:
+        _LOG.warning(
+            "For device %r (Python %s, %r) pip downloads %s and what they need, in the newest versions that fit: there "
+            "are no hashes to check them by. To forbid it: %s=1. %s.",
+            device_name, version, python.machine, names, OFFLINE_VARIABLE, by_hand,
+        )  # fmt: skip
     command = [
         *python_argv(module="pip"), "download", "--quiet", "--disable-pip-version-check", "--no-input",
-        "--only-binary=:all:", "--implementation", "cp", "--python-version", ".".join(map(str, python.version)),
-        *(word for platform in wanted for word in ("--platform", platform)), "--dest", str(folder), *packages,
+        "--implementation", "cp", "--python-version", version,
+        *(word for platform in wanted for word in ("--platform", platform)), "--dest", str(folder),
+        *(lock.options if lock is not None else ("--only-binary=:all:", *packages)),
     ]  # fmt: skip
     try:
         LocalCommandRunner().run(command, hide=True, timeout_s=_GET_LIMIT_S)
     except CommandError as error:
         raise DeviceError(
-            f"pip on this machine cannot get {', '.join(packages)} for device {device_name!r} (Python "
-            f"{python.version[0]}.{python.version[1]}, {python.machine}): {error.stderr.strip()[-400:] or error}\n"
+            f"pip on this machine cannot get {names} for device {device_name!r} (Python {version}, {python.machine}): "
+            f"{error.stderr.strip()[-400:] or error}\n{explain_hashes(error.stderr)}"
             f"{by_hand}, or run this again where pip reaches an index."
         ) from error
     return sorted(path.name for path in folder.glob("*.whl"))

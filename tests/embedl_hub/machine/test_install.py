@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.wheels import planted_index
 
 from embedl_hub.core.device import Device, LocalCommandRunner
 from embedl_hub.errors import DeviceError
-from embedl_hub.machine.install import BoardPython, need_packages, platforms
+from embedl_hub.locked import OFFLINE_VARIABLE, find_lock
+from embedl_hub.machine.install import BoardPython, lock_for, need_packages, platforms
 from embedl_hub.testing import temporary_context
 
 PI: dict[str, Any] = {
@@ -63,6 +65,59 @@ def test_no_index_is_said_in_pips_words(board: Device, tmp_path: Path, monkeypat
         need_packages(ctx, "board", ("numpy", "onnxruntime"), python=python)
     for words in ("cannot get numpy, onnxruntime", "Python 3.9, aarch64", "where pip reaches an index"):
         assert words in str(caught.value)
+
+
+def test_a_tampered_wheel_never_reaches_the_board(
+    board: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An index that serves its own code: what is downloaded was said, and is refused for its hash."""
+    lock = find_lock("board", (3, 9), "aarch64")
+    known = [(wheel.name, wheel.version) for wheel in lock.wheels] if lock else [("numpy", "9"), ("onnxruntime", "9")]
+    planted_index(tmp_path / "index", dict(known), monkeypatch)
+    python = python_that_says(tmp_path, json.dumps(PI))
+    with temporary_context([board]) as ctx, pytest.raises(DeviceError, match=r"(?s)Expected sha256.*has changed it"):
+        need_packages(ctx, "board", ("numpy", "onnxruntime"), python=python)
+    assert not list((tmp_path / "root").rglob("*.whl"))
+    assert "For device 'board' pip downloads, each checked by its hash, 9 packages, " in caplog.text
+
+
+def test_what_has_no_hashes_is_said(
+    board: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A board with an older C library than the locked files take gets what pip decides on, and its user knows."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    python = python_that_says(tmp_path, json.dumps({**PI, "libc": ["glibc", "2.19"]}))
+    with temporary_context([board]) as ctx, pytest.raises(DeviceError, match="cannot get numpy, onnxruntime"):
+        need_packages(ctx, "board", ("numpy", "onnxruntime"), python=python)
+    assert "there are no hashes to check them by. To forbid it: EMBEDL_HUB_OFFLINE=1" in caplog.text
+
+
+def test_offline_nothing_is_downloaded_for_a_board(
+    board: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What to do by hand is in the error."""
+    monkeypatch.setenv(OFFLINE_VARIABLE, "1")
+    python = python_that_says(tmp_path, json.dumps(PI))
+    message = (
+        r"numpy, onnxruntime for device 'board' would have to be downloaded.*OFFLINE=1.*Install them there yourself"
+    )
+    with temporary_context([board]) as ctx, pytest.raises(DeviceError, match=message):
+        need_packages(ctx, "board", ("numpy", "onnxruntime"), python=python)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_locked"),
+    [({}, True), ({"version": (3, 14)}, True), ({"version": (3, 20)}, False), ({"machine": "riscv64"}, False),
+     ({"libc": ("glibc", "2.26")}, False), ({"libc": ("glibc", "2.100")}, True)],
+)  # fmt: skip
+def test_which_boards_have_a_lock(change: dict[str, Any], is_locked: bool) -> None:
+    """By Python, processor and C library; another package has none."""
+    facts = {"version": (3, 11), "machine": "aarch64", "libc": ("glibc", "2.31"), **change}
+    python = BoardPython("python3", bits=64, packages={}, **facts)
+    assert (lock_for(python, ("numpy", "onnxruntime")) is not None) == is_locked
+    assert lock_for(python, ("numpy", "torch")) is None
 
 
 def test_what_is_no_python_is_said(board: Device, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_packages_for_a_board(folder: Path) -> None:
     assert found.is_complete
     python = BoardPython("python3", (3, 11), "x86_64", ("glibc", "2.36"), 64, {})
     with pytest.raises(DeviceError, match="cannot get no-such-package"):
-        _wheels(python, ["no-such-package-of-ours"], folder / "wheels", "board")
+        _wheels(python, ["no-such-package-of-ours"], None, folder / "wheels", "board")
     assert ran(folder) == ""
 
 

@@ -1,7 +1,8 @@
 """The converter's own environment: made once, remembered, never the user's.
 
 onnx2tf pins its dependencies to versions that clash with everything else, and ai-edge-quantizer pins another LiteRT
-than onnx2tf does. So onnx2tf is installed without its dependencies beside those that both can live with.
+than onnx2tf does. So onnx2tf is installed without its dependencies beside those that both can live with. All of them
+are locked: pip installs the files whose hashes we know and decides nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import shutil
 import sys
 import time
@@ -24,16 +26,20 @@ import platformdirs
 from embedl_device.interpreter import python_argv
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError, ConfigError
+from embedl_hub.locked import LOCKS, OFFLINE_VARIABLE, Lock, check_may_download, explain_hashes, find_lock, version_pair
 
 CACHE_VARIABLE = "EMBEDL_HUB_CACHE"
 # Declares Python 3.12 and newer; 3.11 runs it too. In the order they are taken.
 PYTHONS = ((3, 12), (3, 13), (3, 11))
+# tools/lock.py makes the locks from these.
 CONVERTER = "onnx2tf==2.6.9"
 REQUIREMENTS = (
     "ai-edge-litert==2.3.0", "ai-edge-quantizer==0.10.0", "flatbuffers==25.12.19", "ml-dtypes==0.5.4", "numpy==2.2.6",
     "onnx==1.20.1", "onnxruntime==1.26.0", "onnxsim==0.6.5", "protobuf==7.35.1", "psutil==7.2.2", "sng4onnx==2.0.1",
     "tqdm==4.67.1",
 )  # fmt: skip
+_PURPOSE = "tflite"
+_INSTALL = "embedl-hub doctor --install tflite"
 _MARK = "ready.json"
 # This Python's pip installs for the other, which need not have one.
 _PIP = tuple(python_argv(module="pip"))
@@ -58,8 +64,9 @@ def cache_dir() -> Path:
 
 
 def key() -> str:
-    """Return a short name for what the environment is made from."""
-    return hashlib.sha256("\n".join((CONVERTER, *REQUIREMENTS)).encode()).hexdigest()[:12]
+    """Return a short name for what the environment is made from: every lock, so that it is the same everywhere."""
+    locks = b"".join(path.read_bytes() for path in sorted(LOCKS.glob(f"{_PURPOSE}-*.lock")))
+    return hashlib.sha256(locks).hexdigest()[:12]
 
 
 def find_environment() -> Environment | None:
@@ -101,31 +108,42 @@ def _lock(path: Path, report: Callable[[str], None]) -> Iterator[None]:
 
 def _make(report: Callable[[str], None]) -> Environment:
     folder = _folder()
+    check_may_download("The TFLite converter", f"Unset it, and run where pip reaches an index: {_INSTALL}")
     python, version = choose_python()
+    lock = _lock_for(version)
     started = time.monotonic()
     report(f"Setting up the TFLite converter (once, a minute or two) in {folder}")
-    report(f"[1/3] a Python environment, from {python} ({version})")
+    report(
+        f"To do it at another time: {_INSTALL}. To forbid it: {OFFLINE_VARIABLE}=1. pip downloads, each checked by its "
+        f"hash, {lock.words}"
+    )
+    report(f"[1/2] a Python environment, from {python} ({version})")
     shutil.rmtree(folder, ignore_errors=True)
     venv = [*python_argv(str(python), module="venv"), "--without-pip", str(folder)]
     _run(venv, "a Python environment cannot be made")
     own = folder / "bin" / "python"
-    report(f"[2/3] {len(REQUIREMENTS)} packages: {', '.join(REQUIREMENTS)}")
+    report(f"[2/2] {CONVERTER} and what it needs")
     pip = [*_PIP, "--python", str(own), "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    _run([*pip, *REQUIREMENTS], "what the converter needs cannot be installed", _INSTALL_S)
-    report(f"[3/3] {CONVERTER}")
-    # Its own pins would bring another LiteRT than the quantizer takes, and a Python that is newer than it needs.
-    _run(
-        [*pip, "--no-input", "--no-deps", "--ignore-requires-python", CONVERTER],
-        "the converter cannot be installed",
-        _INSTALL_S,
-    )
+    # The converter declares a Python that is newer than it needs.
+    _run([*pip, *lock.options, "--ignore-requires-python"], "its packages cannot be installed", _INSTALL_S)
     check = "from onnx2tf import convert; import ai_edge_quantizer, onnxsim"
     argv = python_argv(str(own), code=check, isolated=True)
     _run(argv, "the converter was installed and cannot be imported", _INSTALL_S)
-    facts = {"python": version, "requirements": [CONVERTER, *REQUIREMENTS]}
+    facts = {"python": version, "requirements": [f"{wheel.name}=={wheel.version}" for wheel in lock.wheels]}
     (folder / _MARK).write_text(json.dumps(facts, indent=1), encoding="utf-8")
     report(f"ready after {time.monotonic() - started:.0f} s")
     return Environment(own, version, key())
+
+
+def _lock_for(version: str) -> Lock:
+    machine = platform.machine()
+    lock = find_lock(_PURPOSE, version_pair(version), machine) if sys.platform == "linux" else None
+    if lock is None:
+        raise ConfigError(
+            f"The TFLite converter is not published for {platform.system()} on {machine} with Python {version}: there "
+            "are no packages whose hashes we know. Compile on Linux with an x86_64 or aarch64 processor."
+        )
+    return lock
 
 
 def choose_python(candidates: Sequence[str] | None = None) -> tuple[Path, str]:
@@ -177,5 +195,5 @@ def _run(argv: Sequence[str], what: str, timeout_s: float = 120.0) -> None:
     except CommandError as error:
         raise ConfigError(
             f"The TFLite converter cannot be set up: {what}. {error}\n"
-            "Try again with: embedl-hub doctor --install tflite"
+            f"{explain_hashes(error.stderr)}Try again with: {_INSTALL}"
         ) from error

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.wheels import planted_index
 
 from embedl_hub.errors import ConfigError
+from embedl_hub.locked import OFFLINE_VARIABLE, find_lock, version_pair
 from embedl_hub.toolchains.tflite.config import check_converter, install_converter
 from embedl_hub.toolchains.tflite.environment import (
     CACHE_VARIABLE,
+    CONVERTER,
+    REQUIREMENTS,
     _candidates,
     choose_python,
     find_environment,
@@ -59,7 +65,7 @@ def test_an_installation_that_fails_leaves_nothing_that_looks_ready(
     said: list[str] = []
     with pytest.raises(ConfigError, match=r"(?s)cannot be set up.*No matching distribution.*doctor --install tflite"):
         need_environment(said.append)
-    assert [line[:5] for line in said[1:]] == ["[1/3]", "[2/3]"]
+    assert [line[:5] for line in said[2:]] == ["[1/2]", "[2/2]"]
     assert find_environment() is None
     assert check_converter()[0].is_ok is None
 
@@ -72,3 +78,83 @@ def test_what_is_there_is_found_again(
     install_converter()
     assert "is ready: onnx2tf==2.6.9" in capsys.readouterr().err
     assert check_converter()[0].is_ok
+
+
+def test_a_tampered_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that serves its own code under the right names and versions: none of it is installed or run."""
+    lock = find_lock("tflite", (sys.version_info.major, sys.version_info.minor), "x86_64")
+    known = {wheel.name: wheel.version for wheel in lock.wheels} if lock else {}
+    pins = dict(pin.split("==") for pin in (CONVERTER, *REQUIREMENTS))
+    proof = tmp_path / "ran"
+    code = f"open({str(proof)!r}, 'w').close()\ndef convert(): pass\n"
+    planted_index(tmp_path / "index", {**known, **pins}, monkeypatch, code)
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._candidates", lambda: [sys.executable])
+    with pytest.raises(ConfigError, match=r"(?s)HASHES.*has changed it.*Try again with: embedl-hub doctor --install"):
+        need_environment(lambda _: None)
+    assert not proof.exists()
+    assert find_environment() is None
+
+
+def test_what_is_downloaded_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count, size and names, how to do it at another time and how to forbid it; then pip starts."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._candidates", lambda: [sys.executable])
+    said: list[str] = []
+
+    def stop(argv: list[str], *_: object) -> None:
+        said.append(argv[2])
+        raise ConfigError("stopped")
+
+    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._run", stop)
+    with pytest.raises(ConfigError, match="stopped"):
+        need_environment(said.append)
+    assert said[-1] == "venv"
+    for words in ("25 packages, ", " MB: absl-py ", "onnx2tf 2.6.9 (2.6 MB)", "doctor --install tflite", "OFFLINE=1"):
+        assert words in said[1]
+
+
+def test_offline_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the error says what to run, and where."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(OFFLINE_VARIABLE, "1")
+    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._run", lambda *_: pytest.fail("something was run"))
+    with pytest.raises(ConfigError, match=r"OFFLINE=1 forbids it.*run where pip.*doctor --install tflite"):
+        need_environment(lambda _: pytest.fail("something was said"))
+
+
+def test_a_machine_without_a_lock_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is installed that we have no hashes of."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(
+        ConfigError, match=r"riscv64 with Python 3.*no packages whose hashes we know.*x86_64 or aarch64"
+    ):
+        need_environment(lambda _: None)
+
+
+_INSTALLED = """
+import importlib.metadata as m, json
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as name
+here = {name(one.metadata["Name"]): one.version for one in m.distributions()}
+needs = {
+    need.name: [str(need.specifier), here.get(name(need.name))]
+    for one in m.distributions() if one.metadata["Name"] != "onnx2tf"
+    for need in map(Requirement, one.requires or ()) if need.marker is None or need.marker.evaluate({"extra": ""})
+    if name(need.name) not in here or here[name(need.name)] not in need.specifier
+}
+print(json.dumps([here, needs]))
+"""
+
+
+def test_the_environment_is_the_lock(converter: Path, cache: Path) -> None:
+    """No package more, none less, no other version; and what they need of each other is there."""
+    made = find_environment()
+    assert made is not None
+    argv = [str(made.python), "-I", "-c", _INSTALLED]
+    here, needs = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    lock = find_lock("tflite", version_pair(made.version), "x86_64")
+    assert lock is not None
+    assert here == {wheel.name: wheel.version for wheel in lock.wheels}
+    assert needs == {}
