@@ -187,9 +187,9 @@ wait
 )
 
 # What both keepers of a lease begin with; $1 is the lock folder. Every account of the board may write in it, so nothing
-# there is trusted. We go into the folder once, "pwd -P" says that no link led us elsewhere, and stay. Of a note the
-# kernel says which file was opened, in case a link took its place meanwhile. What is said comes by printf, for some
-# echo makes two lines of a note with "\n" in it. The folder is sticky: what an account put there is its own.
+# there is trusted. We go into the folder once, PWD says after "cd -P" that no link led us elsewhere, and stay. Of a
+# note the kernel says which file was opened, in case a link took its place meanwhile. What is said comes by printf, for
+# some echo makes two lines of a note with "\n" in it. The folder is sticky: what an account put there is its own.
 # A board that has just started knows nothing of a holder from before, who may not know of the start yet: it settles.
 _ENTER = """\
 folder=${1%/} who=$2 patience=$3 limit=$4 stale=$5 uptime=${6:-/proc/uptime}
@@ -202,11 +202,11 @@ case $folder in */*) parent=${folder%/*}/ ;; *) parent=./ ;; esac
 if [ ! -d "$folder" ]; then
   mkdir -p -- "$parent" && (umask 0; mkdir -- "$folder") || [ -d "$folder" ] || refuse "$folder cannot be made"
 fi
-base=$(cd -P -- "$parent" && pwd -P) || exit 1
-base=${base%/}/${folder##*/}
-cd -P -- "$folder" || exit 1
-if [ "$(pwd -P)" != "$base" ]; then refuse "$folder is a link"; fi
-case $(ls -ld .) in d???????wx*) if [ -O . ]; then chmod +t .; fi ;; esac
+cd -P -- "$parent" || exit 1
+base=${PWD%/}/${folder##*/}
+cd -P -- "./${folder##*/}" || exit 1
+if [ "$PWD" != "$base" ]; then refuse "$folder is a link"; fi
+if [ -O . ] && [ ! -k . ]; then case $(ls -ld .) in d???????wx*) chmod +t . ;; esac; fi
 note() { rm -f -- "$1"; printf '%s since %s' "$who" "$(date +%H:%M:%S)" > "$1"; }
 settle() {
   while { read -r up rest < "$uptime"; } 2>/dev/null && [ "${up%%.*}" -lt "$stale" ]; do sleep 1; done
@@ -254,7 +254,7 @@ if ! flock -n 9; then
   esac
 fi
 if [ ! . -ef "$base" ]; then refuse "$folder was replaced by another"; fi
-own=holder.$(id -u)
+own=holder.${UID:-$(id -u)}
 note "$own" 2>/dev/null
 settle
 next_beat() {
@@ -291,7 +291,7 @@ find_top() {
     [ "$number" -le "$top" ] || top=$number
   done
 }
-is_own() { cd -P -- "$1" && [ "$(pwd -P)" = "$1" ] && [ -O . ]; }
+is_own() { cd -P -- "$1" && [ "$PWD" = "$1" ] && [ -O . ]; }
 take() {
   mine=$((top + 1))
   mkdir -- "lock.$mine" 2>/dev/null || return 1
