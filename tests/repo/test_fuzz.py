@@ -25,16 +25,18 @@ for data in itertools.chain(kept, itertools.islice(mutations(reader, 7, READERS[
 guard.close()
 sys.exit(f"{guard.grown_mb:.0f} MB" if guard.grown_mb > 256 else None)
 """
-SLOW = {"bundle": 20, "pt2": 20, "calibration": 60}
+FEW = {"bundle": 20, "pt2": 20, "calibration": 60}
+# Importing torch alone takes seconds.
+MARKS = {"pt2": pytest.mark.slow, "calibration": pytest.mark.slow}
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_finds_and_some_mutations_are_read_or_refused(name: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in READERS])
+def test_finds_and_some_mutations_are_read_or_refused(name: str) -> None:
     """Within seconds and megabytes, with the reader's own error, and without a write, a program or a connection."""
     path = [str(place) for place in (CORPUS.parent, CORPUS.parents[1] / "src")]
     done = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", f"import sys; sys.path[:0] = {path}\n{CODE}", name,
-         str(SLOW.get(name, 200))],
+         str(FEW.get(name, 200))],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
