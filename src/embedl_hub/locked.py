@@ -45,8 +45,8 @@ class Lock:
     @property
     def words(self) -> str:
         """What is downloaded: the number of packages, their size, and each by name and size."""
-        total = megabytes(sum(wheel.size_bytes for wheel in self.wheels))
-        names = (f"{wheel.name} {wheel.version} ({megabytes(wheel.size_bytes)})" for wheel in self.wheels)
+        total = size_words(sum(wheel.size_bytes for wheel in self.wheels))
+        names = (f"{wheel.name} {wheel.version} ({size_words(wheel.size_bytes)})" for wheel in self.wheels)
         return f"{len(self.wheels)} packages, {total}: {', '.join(names)}"
 
     @property
@@ -108,7 +108,8 @@ def explain_hashes(stderr: str) -> str:
     )
 
 
-def megabytes(size_bytes: int) -> str:
+def size_words(size_bytes: int) -> str:
     """Return a size for people."""
-    size = size_bytes / 1e6
-    return f"{size:.0f} MB" if size >= 10 else f"{size:.1f} MB"
+    if size_bytes < 100_000:
+        return f"{size_bytes / 1e3:.0f} kB"
+    return f"{size_bytes / 1e6:.{0 if size_bytes >= 10_000_000 else 1}f} MB"

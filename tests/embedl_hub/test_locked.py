@@ -19,8 +19,8 @@ from embedl_hub.locked import (
     check_may_download,
     explain_hashes,
     find_lock,
-    megabytes,
     read_lock,
+    size_words,
     version_pair,
 )
 from embedl_hub.toolchains.tflite.environment import CONVERTER, REQUIREMENTS
@@ -104,9 +104,9 @@ def test_a_lock_says_what_it_brings() -> None:
     lock = find_lock("board", (3, 12), "aarch64")
     assert lock is not None
     total = sum(wheel.size_bytes for wheel in lock.wheels)
-    assert lock.words.startswith(f"{len(lock.wheels)} packages, {megabytes(total)}: ")
+    assert lock.words.startswith(f"{len(lock.wheels)} packages, {size_words(total)}: ")
     assert "onnxruntime " in lock.words
-    assert (megabytes(137_673), megabytes(33_062_057)) == ("0.1 MB", "33 MB")
+    assert [size_words(size) for size in (7_862, 137_673, 33_062_057)] == ["8 kB", "0.1 MB", "33 MB"]
 
 
 def test_a_line_without_a_hash_is_damage(tmp_path: Path) -> None:

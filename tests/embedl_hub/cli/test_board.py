@@ -64,6 +64,7 @@ def test_a_board_with_nothing_but_python(ssh_server: SSHServer, model: Path, tmp
         wheels = prepared.params["wheels"].value
         assert isinstance(wheels, list)
         assert any(str(wheel).startswith("onnxruntime-") for wheel in wheels)
+        assert prepared.params["wheels_checked_by_hash"].value is True
         assert small["runs"]["profile"] in [run.id for run in store.lineage(small["runs"]["compile"]).used_by]
     again = hub("board", "bench", model, "--float-only", "--report", report, "--home", home)
     assert again.returncode == 0, again.stderr

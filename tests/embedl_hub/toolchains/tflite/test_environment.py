@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import stat
 import subprocess
 import sys
@@ -82,7 +83,7 @@ def test_what_is_there_is_found_again(
 
 def test_a_tampered_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index that serves its own code under the right names and versions: none of it is installed or run."""
-    lock = find_lock("tflite", (sys.version_info.major, sys.version_info.minor), "x86_64")
+    lock = find_lock("tflite", (sys.version_info.major, sys.version_info.minor), platform.machine())
     known = {wheel.name: wheel.version for wheel in lock.wheels} if lock else {}
     pins = dict(pin.split("==") for pin in (CONVERTER, *REQUIREMENTS))
     proof = tmp_path / "ran"
@@ -154,7 +155,7 @@ def test_the_environment_is_the_lock(converter: Path, cache: Path) -> None:
     assert made is not None
     argv = [str(made.python), "-I", "-c", _INSTALLED]
     here, needs = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
-    lock = find_lock("tflite", version_pair(made.version), "x86_64")
+    lock = find_lock("tflite", version_pair(made.version), platform.machine())
     assert lock is not None
     assert here == {wheel.name: wheel.version for wheel in lock.wheels}
     assert needs == {}
