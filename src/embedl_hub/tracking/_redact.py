@@ -87,10 +87,10 @@ _VALUE = re.compile(
 _VALUE_IN_QUERY = re.compile(r"(?:(?!%26)[^\s\"'&#])+")
 # Most texts are names and short words that hold nothing a secret needs: one fast look tells. It leaps from one
 # separator to the next, of which a text is given one in front.
-_HINT = re.compile(
+_may_hold_one = re.compile(
     r"[^A-Za-z0-9_-](?:(?<=[=:])|(?<=%)3[Dd]|-|PRIVATE|(?i:bearer|basic)\s|ya29\.|(?=[\w-]{11})(?:eh_|A[KSBC][IC]A"
     r"|AIza|gh[opsur]_|github_pat_|glpat-|hf_|api_org_|sk[-_]|rk_|xox|xapp-|GOCSPX|nvapi-|pypi-|npm_|dckr_pat_|eyJ))"
-)
+).search
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)")
 # After a name and an equals sign: nothing, or what stands for a secret ...
 _PLACEHOLDER = re.compile(r"(?:None|null|True|False|true|false|\.\.\.|…|\$[A-Z_]+|\$\{\w+\}|<[^>]*>|\*+)[,.;:)\]}]*")
@@ -116,7 +116,7 @@ def is_secret_name(name: str) -> bool:
 
 def without_known_secrets(text: str) -> str:
     """Return a text without what is a secret by its shape or by the name that stands before it."""
-    if not _HINT.search(" " + text):
+    if not _may_hold_one(" " + text):
         return text
     parts, done = [], 0
     for start, end in _secret_spans(text):
@@ -216,8 +216,10 @@ class Redactor:
         return self._known(text) if len(text) <= _LONGEST_KNOWN else self._cleaned(text)
 
     def _cleaned(self, text: str) -> str:
-        # First what is known: a pattern would take the beginning of a password with a blank, and hide the rest.
-        return without_known_secrets(self._pattern.sub(REDACTED, text) if self._pattern else text)
+        # First what is known: a pattern would take the beginning of a password with a blank, and leave the rest.
+        if self._pattern is not None:
+            text = self._pattern.sub(REDACTED, text)
+        return without_known_secrets(text) if _may_hold_one(" " + text) else text
 
     def value(self, name: str, value: Value) -> Value:
         """Return the value as it may be stored under this name."""
@@ -236,18 +238,18 @@ class Redactor:
 
     def clean(self, records: Iterable[Record]) -> None:
         """Change records of a run to what may be written: none of their texts holds a secret afterwards."""
-        text, value = self.text, self.value
+        value = self.value
         for record in records:
             kind = record["kind"]
             if kind == "metric":
-                record["name"] = text(record["name"])
+                record["name"] = self._known(record["name"])
             elif kind == "param":
                 record["value"] = value(record["name"], record["value"])
-                record["name"] = text(record["name"])
+                record["name"] = self._known(record["name"])
             elif kind == "tag":
                 # As text only now, so that a secret inside a dict is found by its name.
                 record["value"] = without_nuls(str(value(record["name"], record["value"])))
-                record["name"] = text(record["name"])
+                record["name"] = self._known(record["name"])
             else:
                 record.update({key: value(key, record[key]) for key in record.keys() - _MADE_HERE})
 
@@ -285,7 +287,7 @@ def _secret_texts(values: Mapping[str, object]) -> Iterable[str]:
                 yield from _secret_texts({name: item})
         elif isinstance(value, str | bytes) and is_secret_name(str(name)):
             yield value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-        elif isinstance(value, str) and _HINT.search(" " + value):
+        elif isinstance(value, str) and _may_hold_one(" " + value):
             yield from (value[start:end] for start, end in _secret_spans(value))
 
 
