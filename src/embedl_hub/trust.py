@@ -12,15 +12,16 @@ import hashlib
 import json
 import os
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
+from embedl_device.readers import UnreadableError, read_json, read_plain
 from embedl_hub.errors import ConfigError, UntrustedError
 from embedl_hub.paths import replacing
+from embedl_hub.toml import parse_toml
 
 __all__ = [
     "DEVICES_FILE",
@@ -122,10 +123,10 @@ def trusted_homes() -> dict[str, str]:
     """Return the hashes of what is trusted, by home."""
     path = _file()
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, UnreadableError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); remove it and trust your folders anew.") from error
     if not isinstance(kept, dict) or not all(isinstance(value, str) for value in kept.values()):
         raise ConfigError(f"{path} is not a list of folders; remove it and trust your folders anew.")
@@ -166,25 +167,22 @@ def _links(home: Path) -> dict[str, str]:
 def _read(path: Path) -> bytes | None:
     """Return a file of a found home; a pipe or a device there must not be waited for."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_plain(path, _LARGEST_BYTES)
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, UnreadableError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
-    with os.fdopen(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST_BYTES:
-            raise ConfigError(f"{path} is no file of devices: not regular, or over {_LARGEST_BYTES >> 20} MiB.")
-        return file.read(_LARGEST_BYTES)
 
 
 def _tables(text: bytes | None) -> dict[str, Mapping[str, object]]:
     """Return the tables of the devices; those of a broken file are read, and refused, by whoever uses them."""
     try:
-        devices = tomllib.loads((text or b"").decode("utf-8")).get("devices", {})
-    except (ValueError, RecursionError):
+        devices = parse_toml(text or b"").get("devices", {})
+    except UnreadableError:
         return {}
-    return {str(name): table for name, table in devices.items() if isinstance(table, dict)} if devices else {}
+    if not isinstance(devices, dict):
+        return {}
+    return {str(name): table for name, table in devices.items() if isinstance(table, dict)}
 
 
 def _named_files(home: Path, tables: Mapping[str, object]) -> Iterator[Path]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import TypeAlias
+
+from embedl_device.readers import parse_json
 
 Form: TypeAlias = "type | list[Form] | Mapping[str, Form]"
 """What a value must be: a type (``float`` is any finite number, ``object`` anything), ``[form]`` for a list of such,
@@ -29,12 +30,7 @@ def parse_answer(text: str, *, strict: bool = True) -> object:
         raise ValueError(f"the answer has {len(text)} characters, more than {_MOST_CHARACTERS}")
     if text.count(",") > _MOST_VALUES or text.count("[") + text.count("{") > _MOST_CONTAINERS:
         raise ValueError(f"the answer has more than {_MOST_VALUES} values, or {_MOST_CONTAINERS} lists and objects")
-    try:
-        value: object = json.loads(text, strict=strict)
-    except RecursionError:
-        raise ValueError("the answer has lists or objects in each other without end") from None
-    except MemoryError:
-        raise ValueError("the answer does not fit into this machine's memory") from None
+    value: object = parse_json(text, strict=strict)
     return value
 
 
