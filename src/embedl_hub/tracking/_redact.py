@@ -200,7 +200,7 @@ class Redactor:
 
     def _remember(self, texts: Iterable[str]) -> None:
         secrets = {text for text in texts if len(text) >= _SHORTEST_SECRET and text != REDACTED}
-        if not secrets <= self._secrets:
+        if secrets and not secrets <= self._secrets:
             self._secrets = self._secrets | secrets
             spellings = {spelling for secret in self._secrets for spelling in _spellings(secret)}
             longest_first = sorted(spellings, key=len, reverse=True)
@@ -238,7 +238,7 @@ class Redactor:
 
     def clean(self, records: Iterable[Record]) -> None:
         """Change records of a run to what may be written: none of their texts holds a secret afterwards."""
-        value = self.value
+        value, text = self.value, self.text
         for record in records:
             kind = record["kind"]
             if kind == "metric":
@@ -251,7 +251,9 @@ class Redactor:
                 record["value"] = without_nuls(str(value(record["name"], record["value"])))
                 record["name"] = self._known(record["name"])
             else:
-                record.update({key: value(key, record[key]) for key in record.keys() - _MADE_HERE})
+                for key, found in record.items():
+                    if key not in _MADE_HERE and found is not None:
+                        record[key] = text(found) if type(found) is str else value(key, found)
 
 
 # A folder's listing says what is in its hash, and the project's name was checked when the client was made.
@@ -277,8 +279,13 @@ def _after_options(items: Sequence[object]) -> Iterable[str]:
     return (str(items[place]) for place in _places_after_options(items))
 
 
+_NO_TEXTS = frozenset({type(None), bool, int, float})
+
+
 def _secret_texts(values: Mapping[str, object]) -> Iterable[str]:
     for name, value in values.items():
+        if type(value) in _NO_TEXTS:
+            continue
         if isinstance(value, Mapping):
             yield from _secret_texts(value)
         elif isinstance(value, list | tuple):
