@@ -26,7 +26,8 @@ Anything else that escapes is a bug of ours and keeps its traceback.
 import signal
 from collections.abc import Iterable, Sequence
 
-from embedl_hub.terminal import printable
+from embedl_device.terminal import printable
+from embedl_hub import terminal  # noqa: F401 - guards the log of whoever can raise one of these
 
 __all__ = [
     "BusyError",

@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from html import escape
 from typing import Any
 
-from embedl_hub.terminal import printable
+from embedl_device.terminal import printable
 
 _LINE = 110
 _ROWS = 30

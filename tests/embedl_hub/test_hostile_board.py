@@ -28,7 +28,7 @@ from embedl_hub.errors import HubError
 NewServer: TypeAlias = Callable[..., SSHServer]
 
 # Limits of a second, some after one another, three attempts where one is safe to repeat; a busy machine takes longer.
-MOST_SECONDS = 60.0
+MOST_SECONDS = 30.0
 MOST_MORE_MEGABYTES = 256
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.cli import hub
 
+from embedl_device.terminal import GuardedStream, guarded, printable
 from embedl_hub import notebook
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import BusyError, CommandError, HubError, UnknownDeviceError
-from embedl_hub.terminal import GuardedStream, guarded, printable, styled_console
+from embedl_hub.terminal import styled_console
 from embedl_hub.tracking import RunType
 
 TITLE = "\x1b]0;owned\x07"

@@ -10,6 +10,7 @@ import click
 
 from embedl_deploy._version import __version__
 from embedl_deploy.errors import DeployError
+from embedl_device.terminal import guarded
 
 COMMANDS = "embedl_deploy.commands"
 """The entry-point group of commands; ours are found the same way."""
@@ -42,19 +43,26 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line."""
+    # Names of layers, and what a file says of itself, may be anybody's.
+    with guarded():
+        code = _run()
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         code = cli(standalone_mode=False)
     except DeployError as error:
         click.echo(f"embedl-deploy: {error}", err=True)
-        sys.exit(1)
+        return 1
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("embedl-deploy: stopped.", err=True)
-        sys.exit(130)
+        return 130
     except BrokenPipeError:
         # Somebody piped us into head; that is no failure.
         sys.stderr.close()
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
+        return 0
+    return code if isinstance(code, int) else 0

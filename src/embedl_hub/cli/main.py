@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 import embedl_hub
+from embedl_device.terminal import guarded
 from embedl_hub.cli._output import JSON_WANTED, KindGroup, with_verbosity
 from embedl_hub.errors import HubError
-from embedl_hub.terminal import guarded
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

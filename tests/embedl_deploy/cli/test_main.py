@@ -233,3 +233,15 @@ def test_the_current_folder_stands_in_for_no_installed_package(place: Path) -> N
     sys.modules.pop("colorsys", None)
     assert "Conv" in call("plan", "cli_net2:small", "--shape", "1x3x8x8", "--backend", "tensorrt")
     assert not (place / "ran").exists()
+
+
+def test_names_in_a_file_move_no_terminal(place: Path) -> None:
+    """A layer is called by what would set the terminal's title and write to the clipboard."""
+    model = tensorrt_residual()
+    for node in model.graph.node:
+        node.name = f"{node.name}\x1b]0;owned\x07\x1b]52;c;ZXZpbA==\x1b\\"
+    onnx.save(model, place / "named.onnx")
+    argv = [sys.executable, "-m", "embedl_deploy", "check", str(place / "named.onnx"), "--dialect", "tensorrt"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert "owned" in done.stdout + done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

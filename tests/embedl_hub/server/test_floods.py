@@ -131,7 +131,5 @@ def test_others_hardly_notice_the_heaviest_questions(
         name = "SQLite" if address is None else "PostgreSQL"
         sys.stdout.write(f"\n{name}: p50 and p99 in ms, alone and beside: {figures}, {len(answers)} heavy questions\n")
     assert {(answer.status, answer.code) for answer in answers} <= {(503, "too_slow"), (429, "too_many_at_once")}
-    # A busy machine may take a moment longer to stop a query.
-    assert floods.quantile([answer.seconds for answer in answers], 0.5) < 6
-    assert max(answer.seconds for answer in answers) < 10
+    assert max(answer.seconds for answer in answers) < 6.5
     assert figures[1][1] <= max(2 * figures[0][1], 50)

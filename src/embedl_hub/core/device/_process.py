@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import IO, Protocol
 
+from embedl_device.terminal import printable
 from embedl_hub.core.device._bounded import (
     MOST_COMPLAINT_BYTES,
     MOST_KEPT_BYTES,
@@ -25,7 +26,6 @@ from embedl_hub.core.device._bounded import (
     FloodError,
 )
 from embedl_hub.core.device._script import BEAT_EVERY_S, STOP
-from embedl_hub.terminal import printable
 
 # The far side needs a moment to end the group and say so: two seconds between TERM and KILL, and a margin.
 _GRACE_S = 4.0
