@@ -5,6 +5,7 @@ The names are imported on first use: whoever works on ONNX files alone does not 
 
 from typing import TYPE_CHECKING
 
+import embedl_device  # noqa: F401 - switches ONNX Runtime's telemetry off
 from embedl_deploy._extras import lazy
 from embedl_deploy._version import __version__
 

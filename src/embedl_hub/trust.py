@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from embedl_hub.toml import parse_toml
 
 __all__ = [
     "DEVICES_FILE",
+    "PROJECT_FOLDER",
     "Acting",
     "acting_parts",
     "check_devices",
@@ -35,8 +37,12 @@ __all__ = [
     "trusted_homes",
 ]
 
+PROJECT_FOLDER = ".embedl"
 DEVICES_FILE = "devices.toml"
 _LARGEST_BYTES = 4 << 20
+_LARGEST_TEXT_BYTES = 64 << 10
+_LONGEST_WORD = 500
+_MOST_FILES = 200
 # What says what a device is, not what is done: nobody is asked to judge it.
 _FACTS = ("type", "spec", "store_cap_bytes")
 
@@ -46,22 +52,37 @@ class Acting:
     """What of a home acts on this machine or on others when it is used."""
 
     home: Path
-    lines: tuple[str, ...]  # for people: a line for each device and each link
-    digest: str  # of all of it, contents of the files it names in its folder included
+    lines: Mapping[str, str]  # for people: a line for each device, each link and each file of the project
+    digests: Mapping[str, str]  # of each of them
+
+    def changes(self, trusted: Mapping[str, str]) -> list[str]:
+        """Return the lines of what is not as it was trusted."""
+        words = {True: "changed", False: "new"}
+        found = [
+            f"{line} ({words[part in trusted]})"
+            for part, line in self.lines.items()
+            if trusted.get(part) != self.digests[part]
+        ]
+        return found + [f"{part} is gone" for part in trusted if part not in self.lines]
 
 
 def acting_parts(home: Path) -> Acting:
     """Return what of a home acts; nothing is run or changed."""
-    links = _links(home)
+    lines, digests = {}, {}
+    for name, target in sorted(_links(home).items()):
+        lines[f"link {name}"], digests[f"link {name}"] = f"{name} is a link to {target!r}", _digest(target)
     text = _read(home / DEVICES_FILE)
     tables = _tables(text)
-    files = {str(path): _hash_of(path) for path in _named_files(home, tables)}
-    lines = [f"{name} is a link to {target!r}" for name, target in sorted(links.items())]
-    lines += [f"device {name!r}: {_words(table)}" for name, table in sorted(tables.items())]
-    lines += [f"{name} is in this folder" for name in sorted(files)]
-    # What it means, not how it is written; of a file that means nothing, every byte.
-    facts = json.dumps([links, tables, files, "" if tables else str(text)], sort_keys=True, default=str)
-    return Acting(home, tuple(lines), hashlib.sha256(facts.encode()).hexdigest())
+    for name, table in sorted(tables.items()):
+        # What it means, not how it is written.
+        meaning = json.dumps(table, sort_keys=True, default=str)
+        lines[f"device {name}"], digests[f"device {name}"] = f"device {name!r}: {_words(table)}", _digest(meaning)
+    if text is not None and not tables:
+        lines[DEVICES_FILE], digests[DEVICES_FILE] = f"{DEVICES_FILE} without devices", _digest(str(text))
+    for path in sorted(_named_files(home, tables)):
+        lines[f"file {path}"] = f"{path}, a file of the project that these name"
+        digests[f"file {path}"] = _hash_of(path)
+    return Acting(home, lines, digests)
 
 
 def check_place(home: Path) -> None:
@@ -86,27 +107,29 @@ def check_devices(home: Path) -> None:
 
 def _need_trust(home: Path, reason: str) -> None:
     found, known = acting_parts(home), trusted_homes().get(_name_of(home))
-    if known == found.digest:
+    if known == found.digests:
         return
-    since = "is not trusted" if known is None else "has changed since you trusted it"
-    lines = "".join(f"\n  {line}" for line in found.lines)
+    since, shown = f"is not trusted: it {reason}", list(found.lines.values())
+    if known is not None:
+        since, shown = "has changed since you trusted it", found.changes(known)
+    lines = "".join(f"\n  {line}" for line in shown)
     raise UntrustedError(
-        f"{home} was found in this folder or above it and {since}: it {reason}.{lines}\nIf you know who wrote it: "
-        f"embedl-hub trust {home}. To leave it alone, work on this machine (--here) or name another home "
-        "(--home FOLDER, EMBEDL_HUB_HOME)."
+        f"{home} was found in this folder or above it and {since}.{lines}\nIf this is yours, or you know who wrote it: "
+        f"embedl-hub trust {home}. If not, work on this machine (--here) or name another home (--home FOLDER, "
+        "EMBEDL_HUB_HOME)."
     )
 
 
 def is_trusted(home: Path) -> bool:
     """Whether this user has trusted a home as it is now, or nothing in it acts."""
     found = acting_parts(home)
-    return not found.lines or trusted_homes().get(_name_of(home)) == found.digest
+    return not found.lines or trusted_homes().get(_name_of(home)) == found.digests
 
 
 def trust(home: Path) -> Acting:
     """Remember what acts in a home as trusted by this user."""
     found = acting_parts(home)
-    _write({**trusted_homes(), _name_of(home): found.digest})
+    _write({**trusted_homes(), _name_of(home): found.digests})
     return found
 
 
@@ -119,8 +142,8 @@ def forget(home: Path) -> bool:
     return True
 
 
-def trusted_homes() -> dict[str, str]:
-    """Return the hashes of what is trusted, by home."""
+def trusted_homes() -> dict[str, Mapping[str, str]]:
+    """Return the hashes of what is trusted, by home and part."""
     path = _file()
     try:
         kept = read_json(path)
@@ -128,7 +151,7 @@ def trusted_homes() -> dict[str, str]:
         return {}
     except (OSError, UnreadableError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); remove it and trust your folders anew.") from error
-    if not isinstance(kept, dict) or not all(isinstance(value, str) for value in kept.values()):
+    if not isinstance(kept, dict) or not all(isinstance(value, dict) for value in kept.values()):
         raise ConfigError(f"{path} is not a list of folders; remove it and trust your folders anew.")
     return kept
 
@@ -137,12 +160,12 @@ def _file() -> Path:
     return Path(platformdirs.user_config_dir("edgeproof")) / "trusted.json"
 
 
-def _write(homes: Mapping[str, str]) -> None:
+def _write(homes: Mapping[str, Mapping[str, str]]) -> None:
     path = _file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with replacing(path) as part:
-            part.write_text(json.dumps(homes, indent=1, sort_keys=True), encoding="utf-8")
+            part.write_text(json.dumps(homes, indent=1, sort_keys=True, default=dict), encoding="utf-8")
             part.chmod(0o600)
     except OSError as error:
         raise ConfigError(
@@ -185,17 +208,41 @@ def _tables(text: bytes | None) -> dict[str, Mapping[str, object]]:
     return {str(name): table for name, table in devices.items() if isinstance(table, dict)}
 
 
-def _named_files(home: Path, tables: Mapping[str, object]) -> Iterator[Path]:
-    """Yield the files in the project's folder that devices name: whoever changes the folder changes those as well."""
+def _named_files(home: Path, tables: Mapping[str, object]) -> set[Path]:
+    """Return the files in the project's folder that devices name, and those that these name in turn.
+
+    Whoever changes the folder changes those as well: an ssh configuration, what it includes, a program it runs.
+    """
     project = home.parent.resolve()
-    for _, value in _leaves(tables):
-        for base in (Path.cwd(), project, home):
-            try:
-                path = (base / Path(value).expanduser()).resolve()
-                if path.is_file() and path.is_relative_to(project):
-                    yield path
-            except (OSError, ValueError, RuntimeError):
-                continue
+    found: set[Path] = set()
+    words = [value for _, value in _leaves(tables)]
+    while words and len(found) < _MOST_FILES:
+        for path in _files_of(words.pop(), project, home):
+            if path not in found:
+                found.add(path)
+                words += _words_in(path)
+    return found
+
+
+def _files_of(word: str, project: Path, home: Path) -> Iterator[Path]:
+    """Yield the files of the project that a word may mean, from wherever it is read."""
+    for base in (Path.cwd(), project, home):
+        try:
+            path = base / Path(word).expanduser()
+            # An Include of ssh may be a pattern.
+            paths = sorted(path.parent.glob(path.name)) if "*" in path.name or "?" in path.name else [path]
+            yield from (each for each in (one.resolve() for one in paths) if each.is_file() and project in each.parents)
+        except (OSError, ValueError, RuntimeError, NotImplementedError):
+            continue
+
+
+def _words_in(path: Path) -> list[str]:
+    """Return the words of a small text that could be paths."""
+    try:
+        text = read_plain(path, _LARGEST_TEXT_BYTES).decode("utf-8")
+    except (OSError, ValueError):
+        return []
+    return [word for word in re.split(r"[\s=\"',;|&<>()]+", text) if 0 < len(word) < _LONGEST_WORD and "/" in word]
 
 
 def _leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
@@ -212,6 +259,10 @@ def _leaves(value: object, name: str = "") -> Iterator[tuple[str, str]]:
 
 def _words(table: Mapping[str, object]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in _leaves(table)) or "on this machine"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _hash_of(path: Path) -> str:

@@ -6,6 +6,7 @@ weights of a layer that no input can saturate. `predict_gain` says how much fast
 that were measured there. NumPy only: deploy, the hub and the programs on the board share it.
 """
 
+import embedl_device  # noqa: F401 - switches ONNX Runtime's telemetry off
 from embedl_kernels._choose import Choice, choose, remedies
 from embedl_kernels._costs import Cost, CostTable, Gain, predict_gain, read_costs
 from embedl_kernels._families import (

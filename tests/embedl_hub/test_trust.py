@@ -103,12 +103,41 @@ def test_changed_content_asks_again(clone: Path) -> None:
     config.write_text(config.read_text() + "# another\n")
     refused = hub(*words)
     assert "has changed since you trusted it" in refused.stderr
-    assert str(config) in refused.stderr
+    assert f"{config}, a file of the project that these name (changed)" in refused.stderr
+    assert "second" not in refused.stderr
     assert [row["state"] for row in answer("trust", "--list")] == ["changed since"]
     answer("trust", clone)
     assert answer("trust", clone / ".embedl", "--remove")["was_trusted"]
     assert "is not trusted" in hub(*words).stderr
     assert not trace.exists()
+
+
+def test_what_a_trusted_file_names_is_trusted_with_it(clone: Path) -> None:
+    """A file that an ssh configuration includes, and the program that it runs: a later one asks again."""
+    program, trace = _program(clone)
+    table, words = _attacks(clone, program)["ProxyCommand"]
+    included = clone / "extra.conf"
+    included.write_text("# nothing yet\n")
+    (clone / ".embedl" / "ssh_config").write_text(f"Include {clone}/ex*.conf\n")
+    _plant(clone, table)
+    answer("trust")
+    included.write_text(f"Host *\n  ProxyCommand {program}\n")
+    assert f"{included}, a file of the project that these name (changed)" in hub(*words).stderr
+    answer("trust")
+    program.write_text(program.read_text() + "# another\n")
+    assert f"{program}, a file of the project that these name (changed)" in hub(*words).stderr
+    assert not trace.exists()
+
+
+def test_relative_paths_start_from_the_project(clone: Path) -> None:
+    """What was trusted is what is used, from every folder of the project."""
+    program, trace = _program(clone)
+    (clone / ".embedl" / "ssh_config").write_text(f"Host *\n  ProxyCommand {program}\n")
+    _plant(clone, "type = 'embedl_onnxruntime'\nssh = { host = 'board', config_file = '.embedl/ssh_config' }")
+    assert str(clone / ".embedl" / "ssh_config") in hub("device", "test", "board").stderr
+    answer("trust")
+    hub("device", "test", "board")
+    assert trace.exists()
 
 
 def test_what_needs_no_trust(clone: Path) -> None:

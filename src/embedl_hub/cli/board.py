@@ -31,7 +31,7 @@ from embedl_hub.cli._settings import project_in_use
 from embedl_hub.cli.device import write_device
 from embedl_hub.comparison import Comparison, compare
 from embedl_hub.core import HubContext
-from embedl_hub.core.device import DEVICES_FILE, Device, make_device, read_devices
+from embedl_hub.core.device import DEVICES_FILE, Device, base_of, make_device, read_devices
 from embedl_hub.core.document import headlines
 from embedl_hub.core.steps import read_arrays
 from embedl_hub.core.toolchain import board_toolchain
@@ -162,7 +162,7 @@ def _target(address: str, name: str | None, path: Path, ssh: Mapping[str, Any], 
             raise click.UsageError(f"{address!r} is a kept device; change it with: embedl-hub device edit {address}")
         values = dict(kept[address])
         changed = {**values, "config": {**values.get("config", {}), **config}}
-        return _Target(make_device(address, changed, where=str(path)), values, True)
+        return _Target(make_device(address, changed, where=str(path), base=base_of(path)), values, True)
     if name is not None and name in kept:
         raise ConfigError(
             f"There is a device {name!r} in {path} already; say its name instead of an address, or take another name."
@@ -180,7 +180,7 @@ def _target(address: str, name: str | None, path: Path, ssh: Mapping[str, Any], 
     }
     title = name or address
     check_name("device name", title)
-    return _Target(make_device(title, values, where=str(path)), values, False)
+    return _Target(make_device(title, values, where=str(path), base=base_of(path)), values, False)
 
 
 def _parse(address: str, kept: Mapping[str, Any]) -> dict[str, object]:

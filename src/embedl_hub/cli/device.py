@@ -15,7 +15,7 @@ from embedl_hub.cli._device_commands import health, pool
 from embedl_hub.cli._output import as_value, emit, home_option, json_option, pairs, report, table, working
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, put_table, read_settings
 from embedl_hub.core import HubContext
-from embedl_hub.core.device import DEVICES_FILE, find_device_kind, make_device, read_devices, runner_names
+from embedl_hub.core.device import DEVICES_FILE, base_of, find_device_kind, make_device, read_devices, runner_names
 from embedl_hub.errors import ConfigError, DeviceError, HubError, UnknownDeviceError, quoted_list
 from embedl_hub.health import CheckOutcome, HealthLimits, reach_device
 from embedl_hub.tracking import check_name, find_home
@@ -130,7 +130,7 @@ class Step:
 def test(name: str, wait_s: float, home: Path | None, as_json: bool) -> None:
     """Connect to a device, say what it is, lease it, run a command there and look for what its provider needs."""
     path = find_home(home) / DEVICES_FILE
-    device = make_device(name, _find(path, name), where=str(path))
+    device = make_device(name, _find(path, name), where=str(path), base=base_of(path))
     steps = run_test(device, wait_s)
     failed = next((step for step in steps if not step.is_ok), None)
     if as_json:
@@ -248,7 +248,7 @@ def _forget(table: dict[str, Any], key: str) -> None:
 
 def write_device(path: Path, name: str, values: Mapping[str, Any]) -> None:
     """Check a table by making the device of it, then write it down."""
-    make_device(name, values, where=str(path))
+    make_device(name, values, where=str(path), base=base_of(path))
     put_table(path, "devices", name, values)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from embedl_hub.cli._output import emit, home_option, json_option, table
+from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import find_home
 
 
@@ -49,13 +51,22 @@ def node(
 
 
 @command.command("status")
-@click.option("--address", metavar="HOST:PORT", default="auto", help="The cluster; the one of this host if not given.")
+@click.option("--address", metavar="HOST:PORT", help="The cluster; the one of this home's node if not given.")
+@home_option
 @json_option
-def status(address: str, as_json: bool) -> None:
+def status(address: str | None, home: Path | None, as_json: bool) -> None:
     """Show the hosts of the cluster, the boards that each of them reaches, and which are at work."""
-    from embedl_hub.fleet import cluster_hosts  # noqa: PLC0415 - loads Ray
+    from embedl_hub.fleet import cluster_hosts, node_address  # noqa: PLC0415 - loads Ray
 
-    found = cluster_hosts(address)
+    folder = find_home(home, uses_devices=False)
+    # Never what Ray finds by itself: every account of this machine can leave an address where it looks.
+    known = address or os.environ.get("RAY_ADDRESS") or node_address(folder)
+    if known is None:
+        raise ConfigError(
+            f"No node of {folder} is running here; start one (embedl-hub fleet node), or name the cluster: --address "
+            "HOST:PORT or RAY_ADDRESS."
+        )
+    found = cluster_hosts(known)
     if as_json:
         emit(
             [

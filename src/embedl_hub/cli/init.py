@@ -10,7 +10,8 @@ from embedl_hub.cli._output import PATH, json_option, report
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.errors import ConfigError
 from embedl_hub.paths import make_private
-from embedl_hub.tracking import PROJECT_FOLDER, check_name
+from embedl_hub.tracking import check_name
+from embedl_hub.trust import PROJECT_FOLDER
 
 # Devices and settings are worth sharing; runs are data.
 _IGNORED = "blobs/\nboards/\nkernel_costs/\noutbox/\nruns/\nhub.db*\nlock\ndamaged-*\n"

@@ -9,7 +9,8 @@ import click
 from embedl_hub import trust
 from embedl_hub.cli._output import PATH, json_option, report, table
 from embedl_hub.errors import ConfigError
-from embedl_hub.tracking import PROJECT_FOLDER, search_home
+from embedl_hub.tracking import search_home
+from embedl_hub.trust import PROJECT_FOLDER
 
 
 @click.command()
@@ -34,8 +35,9 @@ def command(folder: Path | None, listed: bool, remove: bool, as_json: bool) -> N
         report({"home": str(home), "was_trusted": was}, text, as_json=as_json)
         return
     found = trust.trust(home)
-    lines = [f"  {line}" for line in found.lines] or ["  nothing in it acts: no devices, no links"]
-    facts = {"home": str(home), "acts": found.lines, "sha256": found.digest}
+    acts = list(found.lines.values())
+    lines = [f"  {line}" for line in acts] or ["  nothing in it acts: no devices, no links"]
+    facts = {"home": str(home), "acts": acts, "sha256": dict(found.digests)}
     report(facts, f"{home} is trusted as it is now:", *lines, as_json=as_json)
 
 
@@ -54,11 +56,11 @@ def _home_of(folder: Path | None) -> Path:
 
 def _show(*, as_json: bool) -> None:
     facts, rows = [], []
-    for name, digest in sorted(trust.trusted_homes().items()):
+    for name, digests in sorted(trust.trusted_homes().items()):
         home = Path(name)
         state = "is gone"
         if home.is_dir():
-            state = "as trusted" if trust.acting_parts(home).digest == digest else "changed since"
+            state = "as trusted" if trust.acting_parts(home).digests == digests else "changed since"
         facts.append({"home": name, "state": state})
         rows.append((name, state))
     if as_json or not rows:

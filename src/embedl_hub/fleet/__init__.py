@@ -27,7 +27,7 @@ from embedl_hub.fleet._model import (
 )
 from embedl_hub.fleet._plan import HERE, PLAN_ARTIFACT, SWEEP, expand, plan_of
 from embedl_hub.fleet._ray import Ray
-from embedl_hub.fleet._ray_cluster import Host, NodePlan, become_node, cluster_hosts, plan_node, stop_node
+from embedl_hub.fleet._ray_cluster import Host, NodePlan, become_node, cluster_hosts, node_address, plan_node, stop_node
 from embedl_hub.fleet._read import read_sweep
 from embedl_hub.fleet._sweep import find_sweep, plan_sweep, run_sweep
 from embedl_hub.fleet._threads import Threads
@@ -76,6 +76,7 @@ __all__ = [
     "find_engine",
     "find_sweep",
     "matrix_of",
+    "node_address",
     "plan_node",
     "plan_of",
     "plan_sweep",

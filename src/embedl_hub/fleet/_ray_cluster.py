@@ -162,8 +162,8 @@ def has_token() -> bool:
     return bool(os.environ.get(_TOKEN)) or path.is_file()
 
 
-def cluster_hosts(address: str = "auto") -> list[Host]:
-    """Return the hosts of a cluster; by default of the one that this host belongs to."""
+def cluster_hosts(address: str) -> list[Host]:
+    """Return the hosts of a cluster."""
     with connected(address):
         return hosts()
 

@@ -142,4 +142,4 @@ class Sending:
 
 
 def _full(what: str, option: str) -> Refusal:
-    return Refusal(413, "quota", f"{what}, or ask the server's owner for more ({option}).")
+    return Refusal(413, "quota", f"{what}. Ask the server's owner for more ({option}).")

@@ -21,7 +21,6 @@ from embedl_hub.tracking._records import RECORD_LIMITS, RecordLimits, check_reco
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sql.find import Page
 from embedl_hub.tracking._store import (
-    PROJECT_FOLDER,
     Collected,
     DeviceSummary,
     Lineage,
@@ -37,7 +36,6 @@ from embedl_hub.tracking._uplink import Sent, Uplink, open_uplink
 from embedl_hub.tracking._values import check_file_name, check_name, plain_value, project_id
 
 __all__ = [
-    "PROJECT_FOLDER",
     "RECORD_LIMITS",
     "SAME_AS",
     "ActiveRun",

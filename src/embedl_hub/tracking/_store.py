@@ -39,7 +39,6 @@ _AFTER_ALL = 2**53
 _YOUNG_S = 3600.0
 _MOST_RELATIVES = 1000
 ENVIRONMENT_VARIABLE = "EMBEDL_HUB_HOME"
-PROJECT_FOLDER = ".embedl"
 
 
 @dataclass(frozen=True)
@@ -576,7 +575,7 @@ def find_home(explicit: str | os.PathLike[str] | None = None, *, uses_devices: b
 def search_home() -> Path | None:
     """Return the nearest ``.embedl`` of this folder and those above it, trusted or not."""
     here = Path.cwd()
-    return next((home for folder in (here, *here.parents) if (home := folder / PROJECT_FOLDER).is_dir()), None)
+    return next((home for folder in (here, *here.parents) if (home := folder / trust.PROJECT_FOLDER).is_dir()), None)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from embedl_hub.core.device._board import BOARD_LABEL, Board, recall_spec, remem
 from embedl_hub.core.device._device import Device, DeviceSpec, MeasuringConfig, ProviderConfig, check_args, settings_of
 from embedl_hub.core.device._devices_file import (
     Pool,
+    base_of,
     load_devices,
     load_pools,
     make_device,
@@ -62,6 +63,7 @@ __all__ = [
     "RunnerKind",
     "SSHCommandRunner",
     "SSHConfig",
+    "base_of",
     "check_args",
     "device_kind_names",
     "device_kinds",

@@ -11,6 +11,7 @@ from embedl_hub.core.device._device import ProviderConfig as ProviderConfig
 from embedl_hub.core.device._device import check_args as check_args
 from embedl_hub.core.device._device import settings_of as settings_of
 from embedl_hub.core.device._devices_file import Pool as Pool
+from embedl_hub.core.device._devices_file import base_of as base_of
 from embedl_hub.core.device._devices_file import load_devices as load_devices
 from embedl_hub.core.device._devices_file import load_pools as load_pools
 from embedl_hub.core.device._devices_file import make_device as make_device

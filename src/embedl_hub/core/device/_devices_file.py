@@ -23,11 +23,14 @@ from embedl_hub.core.device._kind import DeviceKind, device_kind_names, find_dev
 from embedl_hub.core.device._query import DeviceQuery, same_size
 from embedl_hub.errors import ConfigError, UnknownDeviceError, quoted_list
 from embedl_hub.toml import read_toml
+from embedl_hub.trust import PROJECT_FOLDER
 
 if TYPE_CHECKING:
     from embedl_hub.core.device._runner import CommandRunner
 
 _TABLES = ("devices", "pools")
+# Settings of runners that are files on this machine.
+_FILES_HERE = ("identity_file", "known_hosts", "config_file")
 _KEYS = ("type", "runner", "spec", "config", "artifact_root", "store_cap_bytes", "lease_dir")
 _SECRET = re.compile(r"pass(word|phrase)|secret|token|api_?key", re.IGNORECASE)
 
@@ -36,7 +39,14 @@ Record = TypeVar("Record")
 
 def load_devices(path: str | os.PathLike[str]) -> list[Device]:
     """Return the devices of a file, in its order; a file that is not there has none."""
-    return [make_device(name, table, where=str(path)) for name, table in read_devices(path).items()]
+    tables, base = read_devices(path), base_of(path)
+    return [make_device(name, table, where=str(path), base=base) for name, table in tables.items()]
+
+
+def base_of(path: str | os.PathLike[str]) -> Path:
+    """Return the folder that relative paths in a file of devices start from: the project's, or the file's own."""
+    folder = Path(path).absolute().parent
+    return folder.parent if folder.name == PROJECT_FOLDER else folder
 
 
 def read_devices(path: str | os.PathLike[str]) -> dict[str, Mapping[str, Any]]:
@@ -63,8 +73,15 @@ def read_tables(path: str | os.PathLike[str], group: str) -> dict[str, Mapping[s
     return tables
 
 
-def make_device(name: str, table: Mapping[str, Any], *, where: str = "the device") -> Device:
-    """Return one device of a file, or say what is wrong with its table."""
+def make_device(name: str, table: Mapping[str, Any], *, where: str = "the device", base: Path | None = None) -> Device:
+    """Return one device of a file, or say what is wrong with its table.
+
+    Args:
+        name: What it is called.
+        table: Its table.
+        where: The file, for messages.
+        base: Where relative paths of files on this machine start from; the current folder if not given.
+    """
     place = f"{where}, device {name!r}"
     if unknown := set(table) - set(_KEYS) - set(runner_names()):
         raise ConfigError(f"{place} has {quoted_list(unknown)}; known: {quoted_list({*_KEYS, *runner_names()})}.")
@@ -79,7 +96,7 @@ def make_device(name: str, table: Mapping[str, Any], *, where: str = "the device
     try:
         return Device(
             name,
-            _runner(place, kind, table),
+            _runner(place, kind, table, base),
             spec=_record(f"{place}: spec", DeviceSpec, table.get("spec", {})),
             provider_type=kind.type,
             provider_config=_record(f"{place}: config", kind.config_class, config) if config else None,
@@ -89,7 +106,7 @@ def make_device(name: str, table: Mapping[str, Any], *, where: str = "the device
         raise error if str(error).startswith(where) else ConfigError(f"{place}: {error}") from error
 
 
-def _runner(place: str, kind: DeviceKind, table: Mapping[str, Any]) -> CommandRunner | None:
+def _runner(place: str, kind: DeviceKind, table: Mapping[str, Any], base: Path | None) -> CommandRunner | None:
     named = [name for name in runner_names() if name in table]
     runner = kind.runner(table.get("runner", named[0] if named else kind.reached_by[0]))
     if runner is None or runner.config_class is None:
@@ -98,7 +115,16 @@ def _runner(place: str, kind: DeviceKind, table: Mapping[str, Any]) -> CommandRu
         raise ConfigError(
             f"{place} is reached by {runner.name} and needs its settings: {runner.name} = {runner.example}."
         )
-    return runner.make(_record(f"{place}: {runner.name}", runner.config_class, table[runner.name]))
+    settings = table[runner.name]
+    if base is not None and isinstance(settings, Mapping):
+        settings = {key: _from(base, value) if key in _FILES_HERE else value for key, value in settings.items()}
+    return runner.make(_record(f"{place}: {runner.name}", runner.config_class, settings))
+
+
+def _from(base: Path, value: object) -> object:
+    """Return a path as it is meant from a folder; ``~`` and "none" mean what they mean to ssh."""
+    is_relative = isinstance(value, str) and value not in ("", "none") and not value.startswith(("/", "~"))
+    return str(base / str(value)) if is_relative else value
 
 
 def _record(place: str, record: type[Record], table: object) -> Record:

@@ -1,0 +1,54 @@
+"""Nothing of ours, nor what it uses, keeps notes for its makers or looks for them in the network."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.models import residual_net, save
+
+SESSION = """
+import sys
+import {package}
+import onnxruntime
+onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who never said anything about telemetry, with an empty home."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ORT_", "XDG_", "EMBEDL_"))}
+    (tmp_path / "home").mkdir()
+    save(residual_net(), tmp_path / "net.onnx")
+    return {**kept, "HOME": str(tmp_path / "home"), "EMBEDL_HUB_PREDICTION": "off"}
+
+
+def notes(environment: dict[str, str]) -> list[str]:
+    """Return what ONNX Runtime wrote down in the user's home."""
+    return [str(path) for path in Path(environment["HOME"]).rglob("*") if "onnxruntime" in path.name]
+
+
+def run(environment: dict[str, str], tmp_path: Path, *argv: str) -> None:
+    """Run a Python in the folder."""
+    subprocess.run([sys.executable, *argv], env=environment, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize("package", ["embedl_hub", "embedl_deploy", "embedl_device", "embedl_onnxruntime"])
+def test_onnxruntime_keeps_no_notes(bare: dict[str, str], tmp_path: Path, package: str) -> None:
+    """Whichever of our packages comes first."""
+    run(bare, tmp_path, "-c", SESSION.format(package=package), "net.onnx")
+    assert notes(bare) == []
+
+
+def test_it_would_otherwise(bare: dict[str, str], tmp_path: Path) -> None:
+    """The notes are looked for in the right place."""
+    run(bare, tmp_path, "-c", SESSION.format(package="sys"), "net.onnx")
+    assert notes(bare)
+
+
+def test_a_profile_keeps_no_notes(bare: dict[str, str], tmp_path: Path) -> None:
+    """Through the command line, the worker and the device program."""
+    run(bare, tmp_path, "-m", "embedl_hub", "profile", "onnxruntime", "net.onnx", "--here")
+    assert notes(bare) == []
