@@ -252,7 +252,7 @@ class Redactor:
                 record["name"] = self._known(record["name"])
             else:
                 for key, found in record.items():
-                    if key not in _MADE_HERE and found is not None:
+                    if key not in _MADE_HERE and type(found) not in _NO_TEXTS:
                         record[key] = text(found) if type(found) is str else value(key, found)
 
 
