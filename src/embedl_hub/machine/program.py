@@ -203,7 +203,7 @@ def _check_format(answer: Mapping[str, object], machine: Machine[MeasuringConfig
     """Refuse an answer of another version."""
     if answer.get("format") != DOCUMENT_FORMAT:
         raise RefusedError(
-            f"The device program on {machine.title} writes profiles of format {answer.get('format')!r}, this hub "
+            f"The device program on {machine.title} writes profiles of format {answer.get('format')!r:.100}, this hub "
             f"reads {DOCUMENT_FORMAT}. Install the same version of edgeproof-device there."
         )
 

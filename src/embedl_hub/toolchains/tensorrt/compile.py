@@ -24,7 +24,7 @@ from embedl_hub.machine.program import log_source, send_model
 from embedl_hub.models.onnx_file import inputs_of, outputs_of, precision_of, prepared_model, write_model
 from embedl_hub.refusal import RefusedError, refusals_as
 from embedl_hub.toolchains.tensorrt.components import TensorRTCompiledModel
-from embedl_hub.toolchains.tensorrt.layers import parse_layer_info
+from embedl_hub.toolchains.tensorrt.layers import parse_layer_info, read_file
 from embedl_hub.toolchains.tensorrt.log import parse_facts, parse_seconds, warnings
 from embedl_hub.toolchains.tensorrt.options import build_options, log_precision, model_types, quoted, shape_profile
 from embedl_hub.toolchains.tensorrt.program import call, find_trtexec, gpu_words
@@ -297,7 +297,7 @@ def _log_layers(ctx: HubContext, machine: Machine[TrtexecConfig]) -> None:
     path = machine.scratch / _LAYERS
     if _got(machine, machine.folder / _LAYERS, path):
         ctx.client.log_artifact(path, name="layer_info")
-        if any(layer.kind for layer in parse_layer_info(path.read_text(encoding="utf-8", errors="replace"))):
+        if any(layer.kind for layer in parse_layer_info(read_file(path, machine.title))):
             return
     _LOG.warning("TensorRT says nothing about the engine's layers but their names; a profile will show less.")
 

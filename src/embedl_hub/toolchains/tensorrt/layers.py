@@ -17,10 +17,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from embedl_device.readers import UnreadableError, read_plain
 from embedl_hub.core.answer import parse_answer
 from embedl_hub.core.document import LayerRow
 from embedl_hub.errors import quoted_list
@@ -247,6 +249,14 @@ def _output(name: str, dimensions: str, values: Sequence[str]) -> Output:
     if wrong := next((word for word in values if not re.fullmatch(_NUMBER, word)), None):
         raise _OUTPUTS.refusal(f"output {name!r} holds {wrong!r:.50}")
     return Output(name, shape, tuple(values))
+
+
+def read_file(path: Path, title: str) -> str:
+    """Return the text of a file of trtexec's; a board may have sent something else under its name."""
+    try:
+        return read_plain(path).decode("utf-8", "replace")
+    except (OSError, UnreadableError) as error:
+        raise RefusedError(f"What {title} sent as {path.name} cannot be read: {error}.") from error
 
 
 def _json(text: str, form: _Format) -> Any:  # noqa: ANN401 - whatever the file holds

@@ -31,6 +31,7 @@ from embedl_hub.toolchains.tensorrt.layers import (
     parse_outputs,
     parse_profile,
     parse_times,
+    read_file,
     uncovered,
 )
 from embedl_hub.toolchains.tensorrt.program import ask_gpu, call, find_trtexec, log_model
@@ -114,7 +115,7 @@ def _fetched(ctx: HubContext, machine: Machine[TrtexecConfig], name: str) -> str
             "'trtexec-profile.log'."
         ) from error
     ctx.client.log_artifact(path, name=name)
-    return path.read_text(encoding="utf-8", errors="replace")
+    return read_file(path, machine.title)
 
 
 def _document(
@@ -320,7 +321,7 @@ class _Invoker:
                 "'trtexec-invoke.log'."
             ) from error
         self.ctx.client.log_artifact(path, name=path.name)
-        found = parse_outputs(path.read_text(encoding="utf-8", errors="replace"))
+        found = parse_outputs(read_file(path, self.machine.title))
         output = {}
         for each in found:
             exact = self._exact(raw[each.name], each.shape) if each.name in raw else None
