@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import platformdirs
 
 from embedl_hub.errors import ConfigError
-from embedl_hub.paths import replacing
+from embedl_hub.paths import SECRET_BYTES, kept_secret, write_private
 from embedl_hub.toml import read_toml
 
 __all__ = [
@@ -37,7 +37,6 @@ URL_VARIABLE = "EMBEDL_HUB_API_BASE_URL"
 KEY_VARIABLE = "EMBEDL_HUB_API_KEY"
 INSECURE_VARIABLE = "EMBEDL_HUB_INSECURE"
 _KEY_START = "eh_"
-_SECRET_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -102,10 +101,7 @@ def keep_server(url: str, key: str, *, insecure: bool = False) -> Path:
     path = credentials_file()
     text = f"url = {_quoted(_checked_url(url))}\nkey = {_quoted(key)}\n{'insecure = true' if insecure else ''}\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Made closed, not closed afterwards: there is no moment at which others could read it.
-        with replacing(path) as part, os.fdopen(_open_private(part), "w", encoding="utf-8") as file:
-            file.write(text)
+        write_private(path, text.encode())
     except OSError as error:
         raise ConfigError(f"The key cannot be kept in {path}: {error}. Use {KEY_VARIABLE} instead.") from error
     return path
@@ -114,25 +110,10 @@ def keep_server(url: str, key: str, *, insecure: bool = False) -> Path:
 @functools.cache
 def own_secret() -> bytes:
     """Return random bytes that only this account knows; the same ones each time, where they can be kept."""
-    path = Path(platformdirs.user_config_dir("edgeproof")) / "secret"
-    fresh = secrets.token_bytes(_SECRET_BYTES)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        kept = path.read_bytes() if path.exists() else b""
-        if len(kept) != _SECRET_BYTES:
-            # A power cut may have left it short.
-            with replacing(path) as part, os.fdopen(_open_private(part), "wb") as file:
-                file.write(fresh)
-                file.flush()
-                os.fsync(file.fileno())
-            kept = path.read_bytes()
+        return kept_secret(Path(platformdirs.user_config_dir("edgeproof")) / "secret")
     except OSError:
-        return fresh
-    return kept
-
-
-def _open_private(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return secrets.token_bytes(SECRET_BYTES)
 
 
 def forget_server() -> bool:

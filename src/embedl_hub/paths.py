@@ -38,6 +38,30 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+SECRET_BYTES = 32
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file for its owner alone: made closed, on the disk before it takes its name, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with replacing(path) as part:
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def kept_secret(path: Path) -> bytes:
+    """Return random bytes that a file keeps for its owner; one of another length, which a crash left, is made anew."""
+    with contextlib.suppress(FileNotFoundError):
+        if len(secret := path.read_bytes()) == SECRET_BYTES:
+            return secret
+    write_private(path, secrets.token_bytes(SECRET_BYTES))
+    # Read back: another process may have made one at the same moment.
+    return path.read_bytes()
+
+
 class NotPlainError(OSError):
     """A path leads over a link, out of its folder, or to something that is no file: it is not read."""
 

@@ -21,7 +21,7 @@ import platformdirs
 
 from embedl_device.readers import UnreadableError, read_json, read_plain
 from embedl_hub.errors import ConfigError, UntrustedError
-from embedl_hub.paths import replacing
+from embedl_hub.paths import write_private
 from embedl_hub.toml import parse_toml
 
 __all__ = [
@@ -163,10 +163,7 @@ def _file() -> Path:
 def _write(homes: Mapping[str, Mapping[str, str]]) -> None:
     path = _file()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with replacing(path) as part:
-            part.write_text(json.dumps(homes, indent=1, sort_keys=True, default=dict), encoding="utf-8")
-            part.chmod(0o600)
+        write_private(path, json.dumps(homes, indent=1, sort_keys=True, default=dict).encode())
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written: {error}. Name the home instead: --home, EMBEDL_HUB_HOME."

@@ -13,8 +13,6 @@ import hashlib
 import hmac
 import html
 import json
-import os
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from embedl_hub.paths import replacing
+from embedl_hub.paths import SECRET_BYTES, kept_secret
 from embedl_hub.server._refusal import Refusal, too_many
 from embedl_hub.server._telemetry import LOG
 
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 COOKIE = "edgeproof_session"
 _LASTS_S = 12 * 3600
 _LARGEST_FORM = 4096
-_SECRET_BYTES = 32
 _SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 _current: contextvars.ContextVar[Key] = contextvars.ContextVar("edgeproof_key")
 
@@ -210,23 +207,10 @@ async def limited_body(request: Request, most_bytes: int) -> bytes | None:
 
 
 def _secret(path: Path) -> bytes:
-    """Return the home's secret for signing; made on first use, whole or not at all, for its owner only.
-
-    One of another length is what a crash or a full disk left: anybody can guess how it signs. A new one takes its
-    place, and browsers log in again.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        if len(secret := path.read_bytes()) == _SECRET_BYTES:
-            return secret
+    """Return the home's secret for signing. Anybody can guess how one signs that a crash or a full disk left short."""
+    if path.exists() and path.stat().st_size != SECRET_BYTES:
         LOG.warning("%s is damaged; it is made anew, and everybody has to log in again.", path)
-    with replacing(path) as part:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(secrets.token_bytes(_SECRET_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    # Read back: another server of this home may have made one at the same moment.
-    return path.read_bytes()
+    return kept_secret(path)
 
 
 def no_page() -> ASGIApp:
