@@ -169,7 +169,8 @@ def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialec
     """Predict for every operator of a Q/DQ file the kernel it will land in.
 
     The dialect says who confirms it. For ONNX Runtime the prediction is compared with the graph it writes after
-    optimizing; for TensorRT the file is parsed and built with TensorRT-RTX where that is installed (no GPU is needed).
+    optimizing; for TensorRT the file is parsed and built with TensorRT-RTX where that is installed (no GPU is needed);
+    others are asked what they really run, where an installed package can ask them (``embedl_deploy.runtimes``).
 
     Raises:
         DialectError: The dialect is unknown.
@@ -185,8 +186,6 @@ def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialec
     else:
         kernels = predict(qdq, target)
     rows = _verdicts(qdq, kernels, target, main_modules(proto))
-    if not target.confirm:
-        return Contract(target.name, rows, f"Predicted from rules; {target.name} itself was not asked.")
     function = pkgutil.resolve_name(target.confirm) if isinstance(target.confirm, str) else target.confirm
     contract: Contract = function(proto, target, rows)
     return contract

@@ -38,10 +38,13 @@ class Verdict:
     state: str
     reason: str
     found: str = ""  # the kernel that the runtime really chose, empty where that is not known
+    in_integers: bool | None = None  # whether that one computed in integers, where the runtime itself tells
 
     @property
     def agrees(self) -> bool:
         """Whether the runtime chose what was predicted, as far as is known."""
+        if self.in_integers is not None:
+            return self.in_integers == (self.state == "integer")
         if not self.found:
             return True
         # Nhwc… is the same kernel in another layout.
@@ -172,8 +175,8 @@ class Dialect:
     runtime: str = ""
     backend: str = ""  # whose networks it is written from, by name; empty for any
     # Who confirms the prediction: a function of model, dialect and verdicts that returns a `Contract`, or its name,
-    # ``module:function``; empty when nobody does
-    confirm: str | Confirm = ""
+    # ``module:function``; by default the runtime itself is asked, where an installed package can
+    confirm: str | Confirm = "embedl_deploy.dialect._ask:confirm"
 
     @property
     def is_onnxruntime(self) -> bool:

@@ -1,0 +1,85 @@
+"""Ask a runtime what it made of a file.
+
+Whoever drives a runtime says, by an entry point that is named like `Dialect.runtime`:
+
+[project.entry-points."embedl_deploy.runtimes"]
+openvino = "package.module:layers_of"
+
+``layers_of(path)`` loads an ONNX file on this machine and returns the layers that the runtime really runs. It raises
+ImportError where the runtime is not installed; what else it raises is the runtime's refusal.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Protocol
+
+import onnx
+
+from embedl_deploy.dialect._dialects import Contract, Dialect, Verdict
+from embedl_deploy.errors import first_line
+
+GROUP = "embedl_deploy.runtimes"
+
+
+class Layer(Protocol):
+    """One layer as a runtime ran it."""
+
+    @property
+    def op_type(self) -> str:
+        """What it computes, in the runtime's word."""
+
+    @property
+    def source_nodes(self) -> tuple[str, ...]:
+        """The nodes of the file that it stands for."""
+
+    @property
+    def integer(self) -> bool | None:
+        """Whether it computed in integers; None for one that only moves or converts, or where nobody tells."""
+
+
+def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...]) -> Contract:
+    """Compare a prediction with the layers that the dialect's runtime really runs, where a package can ask it."""
+    contract = partial(Contract, dialect.name, rows)
+    point = _find(dialect.runtime)
+    if point is None:
+        who = dialect.runtime or dialect.name
+        return contract(
+            f"Predicted from rules; {who} was not asked: no installed package can. edgeproof-hub asks those that it "
+            f"has a toolchain for; another package, by an entry point of {GROUP}."
+        )
+    try:
+        layers = _layers(point, model)
+    except ImportError as exc:
+        return contract(f"Predicted from rules; {dialect.runtime} was not asked: {first_line(exc).rstrip('.')}.")
+    except Exception as exc:  # noqa: BLE001 (whatever a runtime says of a file is an answer)
+        return contract(f"{dialect.runtime} was asked and refused the file.", first_line(exc))
+    seen = {node: layer for layer in reversed(layers) for node in layer.source_nodes}
+    confirmed = tuple(_confirmed(row, seen.get(row.node)) for row in rows)
+    known = [row.agrees for row in confirmed if row.in_integers is not None]
+    text = f"Confirmed by the layers that {dialect.runtime} ran: {sum(known)} of {len(known)} operators agree."
+    gone = sum(not row.found and row.state != "taken" for row in confirmed)
+    return replace(contract(text + (f" {gone} are not among them by name." if gone else "")), rows=confirmed)
+
+
+def _find(runtime: str) -> EntryPoint | None:
+    found = entry_points(group=GROUP, name=runtime) if runtime else ()
+    return next(iter(found), None)
+
+
+def _layers(point: EntryPoint, model: onnx.ModelProto) -> Sequence[Layer]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path)
+        layers: Sequence[Layer] = point.load()(path)
+        return layers
+
+
+def _confirmed(row: Verdict, layer: Layer | None) -> Verdict:
+    """Note what ran; what another operator's kernel does is judged there."""
+    if layer is None or row.state == "taken":
+        return row
+    return replace(row, found=layer.op_type, in_integers=layer.integer)
