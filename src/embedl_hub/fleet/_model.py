@@ -47,6 +47,9 @@ class SweepOption:
     name: str  # what cells call it: ``float``, ``int8`` …
     # Keywords of the toolchain's components by step; a value ``"$name"`` stands for the model's data.
     steps: Mapping[StepKind, Mapping[str, Any]] = field(default_factory=dict)
+    toolchain: str | None = None  # whose components carry out the steps; the sweep's if not given
+    # Which of the model's data is compiled instead of its file, as ``$name``: one written for this toolchain.
+    source: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Sweep:
     """Models × options × targets, and how to go about them."""
 
     name: str  # what it is called
-    toolchain: str  # whose components carry out the steps
+    toolchain: str  # whose components carry out the steps of options that name none
     models: tuple[SweepModel, ...]  # the rows of the matrix
     options: tuple[SweepOption, ...]  # the ways to treat each model
     devices: DeviceSelection = DeviceSelection()  # where
@@ -83,6 +86,10 @@ class Sweep:
     reuse_measurements: bool = False
     # The option whose answers the others are compared with; ``float`` if there is one of that name.
     reference: str | None = None
+
+    def toolchain_of(self, option: SweepOption) -> str:
+        """Return whose components carry out an option's steps."""
+        return option.toolchain or self.toolchain
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,11 +81,9 @@ def expand(sweep: Sweep, targets: tuple[Target, ...]) -> Plan:
     cells = []
     for model in sweep.models:
         for option in sweep.options:
-            values = {kind: _values_of(model, option, kind) for kind in sweep.steps}
-            # Digests of what does not depend on the target, made once and not for every cell.
-            facts = {kind: _facts(sweep.toolchain, model, kind, values[kind], content_of) for kind in sweep.steps}
+            work = _work_of(sweep, model, option, content_of)
             for target in targets:
-                keys = _steps_of_cell(sweep, model, target, values, facts, steps)
+                keys = _steps_of_cell(work, model, target, steps)
                 cells.append(
                     Cell(f"{model.name}/{option.name}/{target.name}", model.name, option.name, target.name, keys)
                 )
@@ -108,34 +107,52 @@ def _written_values(model: SweepModel, option: SweepOption, kind: StepKind) -> d
     return values
 
 
-def _steps_of_cell(
-    sweep: Sweep,
-    model: SweepModel,
-    target: Target,
-    values: Mapping[StepKind, Mapping[str, Any]],
-    facts: Mapping[StepKind, str],
-    steps: dict[str, Step],
-) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _Work:
+    """One step of a model with an option, wherever it is done."""
+
+    kind: StepKind
+    toolchain: str
+    source: Path
+    values: Mapping[str, Any]
+    facts: str  # a digest of what does not depend on the target, made once and not for every cell
+
+
+def _work_of(
+    sweep: Sweep, model: SweepModel, option: SweepOption, content_of: Callable[[Path], str]
+) -> tuple[_Work, ...]:
+    toolchain = sweep.toolchain_of(option)
+    source = model.path if option.source is None else model.data[option.source[1:]]
+    work = []
+    for kind in sweep.steps:
+        values = _values_of(model, option, kind)
+        work.append(_Work(kind, toolchain, source, values, _facts(toolchain, source, kind, values, content_of)))
+    return tuple(work)
+
+
+def _steps_of_cell(work: Iterable[_Work], model: SweepModel, target: Target, steps: dict[str, Step]) -> tuple[str, ...]:
     compiled: str | None = None
     keys = []
-    for kind in sweep.steps:
-        key = _digest(facts[kind], target.name, *target.devices, compiled or "")
+    for each in work:
+        key = _digest(each.facts, target.name, *target.devices, compiled or "")
         if key not in steps:
-            steps[key] = Step(key, kind, sweep.toolchain, model.name, model.path, values[kind], target, compiled)
-        if kind is StepKind.COMPILE:
+            steps[key] = Step(
+                key, each.kind, each.toolchain, model.name, each.source, each.values, target, compiled
+            )  # fmt: skip
+        if each.kind is StepKind.COMPILE:
             compiled = key
         keys.append(key)
     return tuple(keys)
 
 
 def _facts(
-    toolchain: str, model: SweepModel, kind: StepKind, values: Mapping[str, Any], content_of: Callable[[Path], str]
+    toolchain: str, source: Path, kind: StepKind, values: Mapping[str, Any], content_of: Callable[[Path], str]
 ) -> str:
     """Return a digest of everything that decides a step's result, its target and what it follows left out."""
     plain = {
         name: {"content": content_of(value)} if isinstance(value, Path) else value for name, value in values.items()
     }
-    return _digest(kind, toolchain, content_of(model.path), json.dumps(plain, sort_keys=True, default=str))
+    return _digest(kind, toolchain, content_of(source), json.dumps(plain, sort_keys=True, default=str))
 
 
 def _digest(*texts: str) -> str:
@@ -176,19 +193,36 @@ def _name_problems(sweep: Sweep) -> Iterator[str]:
 
 
 def _step_problems(sweep: Sweep) -> Iterator[str]:
-    for kind in sweep.steps:
-        try:
-            options = {option.name: option for option in options_of(component_of(kind, sweep.toolchain))}
-        except ConfigError as error:
-            yield str(error)
-            continue
-        for who, steps, models in _holders(sweep):
-            yield from _value_problems(f"{who}, {kind}", steps.get(kind, {}), options, models)
-        for option in sweep.options:
-            yield from _missing_values(sweep, option, kind, options)
+    for toolchain in dict.fromkeys(map(sweep.toolchain_of, sweep.options)):
+        own = replace(sweep, options=tuple(each for each in sweep.options if sweep.toolchain_of(each) == toolchain))
+        for kind in sweep.steps:
+            try:
+                options = {option.name: option for option in options_of(component_of(kind, toolchain))}
+            except ConfigError as error:
+                yield str(error)
+                continue
+            for who, steps, models in _holders(own):
+                yield from _value_problems(f"{who}, {kind}", steps.get(kind, {}), options, models)
+            for option in own.options:
+                yield from _missing_values(sweep, option, kind, options)
     for who, steps, _ in _holders(sweep):
         if unused := set(steps) - set(sweep.steps):
             yield f"{who} has values for {quoted_list(unused)}, which is no step of this sweep"
+    yield from _source_problems(sweep)
+
+
+def _source_problems(sweep: Sweep) -> Iterator[str]:
+    for option in sweep.options:
+        if option.source is not None and not option.source.startswith("$"):
+            yield f"option {option.name!r}: source is {option.source!r}; it names data of the model, as '$name'"
+        elif option.source is not None:
+            yield from _data_problems(f"option {option.name!r}, source", option.source, sweep.models)
+
+
+def _data_problems(where: str, value: str, models: tuple[SweepModel, ...]) -> Iterator[str]:
+    for model in models:
+        if value[1:] not in model.data:
+            yield f"{where}: model {model.name!r} has no data {value[1:]!r}; it has: {quoted_list(model.data)}"
 
 
 def _holders(sweep: Sweep) -> Iterator[tuple[str, Mapping[StepKind, Mapping[str, Any]], tuple[SweepModel, ...]]]:
@@ -207,9 +241,7 @@ def _value_problems(
         yield f"{where} has no {quoted_list(unknown)}; known: {quoted_list(options)}"
     for name, value in values.items():
         if isinstance(value, str) and value.startswith("$"):
-            for model in models:
-                if value[1:] not in model.data:
-                    yield f"{where}: model {model.name!r} has no data {value[1:]!r}; it has: {quoted_list(model.data)}"
+            yield from _data_problems(where, value, models)
         elif not _is_plain(value):
             yield f"{where}: {name} is {value!r:.60}; a sweep takes text, numbers, lists and paths"
 

@@ -17,7 +17,7 @@ from embedl_hub.core.device import stoppable_commands
 from embedl_hub.core.profile import PairedResult
 from embedl_hub.core.steps import model_of
 from embedl_hub.core.toolchain import paired_profiler
-from embedl_hub.errors import ConfigError, HubError
+from embedl_hub.errors import ConfigError, HubError, quoted_list
 from embedl_hub.fleet._model import Outcome, Plan, RankedOption, Ranking, StepKind, Sweep, Target
 from embedl_hub.tracking import RunStatus
 
@@ -35,8 +35,15 @@ def check_rank(sweep: Sweep) -> list[str]:
         problems.append("rank = true needs the step 'compile': what is ranked are compiled models")
     if len(sweep.options) < 2:
         problems.append(f"rank = true needs two options or more; there is {len(sweep.options)}")
+    toolchains = sorted({sweep.toolchain_of(option) for option in sweep.options})
+    if len(toolchains) > 1:
+        problems.append(
+            f"rank = true measures in turns within one process, and the options are of {quoted_list(toolchains)}; "
+            "leave it out, or make one sweep of each"
+        )
+        return problems
     try:
-        paired_profiler(sweep.toolchain)
+        paired_profiler(*toolchains)
     except ConfigError as error:
         problems.append(f"rank = true: {error}")
     return problems
@@ -91,7 +98,7 @@ def _rank(
     compiled: Mapping[str, Outcome],
 ) -> Ranking:
     assert plan.settings is not None  # noqa: S101 - ranking is one of its settings
-    component = paired_profiler(plan.settings.toolchain)
+    component = paired_profiler(plan.settings.toolchain_of(plan.settings.options[0]))
     store = ctx.client.store
     assert store is not None  # noqa: S101 - a sweep always tracks
     lines = "\n".join((target.name, *(outcome.step for outcome in compiled.values())))

@@ -29,6 +29,7 @@ _SWEEP_KEYS = {
 }
 _STEP_KEYS: dict[str, object] = dict.fromkeys(map(str, StepKind), Mapping)
 _MODEL_KEYS = {"path": str, "files": str, "data": Mapping, **_STEP_KEYS}
+_OPTION_KEYS = {"toolchain": str, "source": str, **_STEP_KEYS}
 _DEVICE_KEYS = {"names": list, "where": str, "pools": list}
 _KIND_NAMES = {str: "text", list: "list", bool: "true or false", int: "whole number", Mapping: "table"}
 
@@ -54,13 +55,13 @@ class _Reader:
         self._known("the file", document, dict.fromkeys(_TABLES, Mapping))
         settings = self._table(document, "sweep")
         self._known("[sweep]", settings, _SWEEP_KEYS)
-        if "toolchain" not in settings:
-            self._problems.append("[sweep] needs 'toolchain', for example toolchain = 'onnxruntime'")
         models = [model for name, table in self._tables(document, "models") for model in self._models(name, table)]
         options = []
         for name, table in self._tables(document, "options"):
-            self._known(f"[options.{name}]", table, _STEP_KEYS)
-            options.append(SweepOption(name, self._step_values(table)))
+            self._known(f"[options.{name}]", table, _OPTION_KEYS)
+            options.append(SweepOption(name, self._step_values(table), table.get("toolchain"), table.get("source")))
+        if "toolchain" not in settings and not (options and all(option.toolchain for option in options)):
+            self._problems.append("[sweep] needs 'toolchain', for example toolchain = 'onnxruntime'")
         devices = self._table(document, "devices")
         self._known("[devices]", devices, _DEVICE_KEYS)
         lists = {key: tuple(map(str, devices[key])) for key in ("names", "pools") if isinstance(devices.get(key), list)}
@@ -68,8 +69,9 @@ class _Reader:
         if self._problems:
             raise ConfigError(f"{self._file} cannot be run:\n" + "\n".join(f"- {text}" for text in self._problems))
         further = {key: value for key, value in settings.items() if key not in {"name", "toolchain", "steps"}}
+        toolchain = str(settings["toolchain"] if "toolchain" in settings else options[0].toolchain)
         return Sweep(
-            settings.get("name", self._file.stem), settings["toolchain"], tuple(models),
+            settings.get("name", self._file.stem), toolchain, tuple(models),
             # A model alone is worth a sweep: every step with its defaults.
             tuple(options) or (SweepOption("default"),), DeviceSelection(where=devices.get("where"), **lists),
             steps, **further,

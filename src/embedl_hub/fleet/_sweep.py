@@ -140,7 +140,8 @@ def _record(run: ActiveRun, plan: Plan, sweep_id: str, earlier: Iterable[Run]) -
         "targets": [target.name for target in plan.targets],
     }
     if plan.settings is not None:
-        params |= {"toolchain": plan.settings.toolchain, "timeout_s": plan.settings.timeout_s}
+        toolchains = dict.fromkeys(map(plan.settings.toolchain_of, plan.settings.options))
+        params |= {"toolchain": ", ".join(toolchains), "timeout_s": plan.settings.timeout_s}
     run.log_batch(params, tags=tags)
 
 

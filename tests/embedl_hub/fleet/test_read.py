@@ -89,7 +89,7 @@ def test_everything_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
         "[models.a] has 'pth'; known: 'compile', 'data', 'files', 'invoke', 'path', 'profile'",
         "[models.a] needs either a path, or files",
         "[models.b] files: nothing matches 'nothing/*.onnx'",
-        "[options.o] has 'profiling'; known: 'compile', 'invoke', 'profile'",
+        "[options.o] has 'profiling'; known: 'compile', 'invoke', 'profile', 'source', 'toolchain'",
         "[devices] has 'name'; known: 'names', 'pools', 'where'",
     ):
         assert part in str(caught.value)
@@ -133,6 +133,56 @@ def test_everything_wrong_with_a_sweep_is_said_before_anything_runs(tmp_path: Pa
     with temporary_context([plain_device("x")]) as ctx:
         assert ctx.client.store is not None
         assert ctx.client.store.count() == 0
+
+
+SEVERAL = """
+[models.net]
+path = "models/m0.onnx"
+data = { lite = "models/m1.onnx" }
+
+[options.desktop]
+toolchain = "onnxruntime"
+
+[options.phone]
+toolchain = "tflite"
+source = "$lite"
+"""
+
+
+def test_options_name_toolchains_of_their_own(tmp_path: Path) -> None:
+    """Then the sweep needs none, and an option may compile a file that was written for its toolchain."""
+    model_files(tmp_path / "models", 2)
+    (tmp_path / "plan.toml").write_text(SEVERAL)
+    sweep = read_sweep(tmp_path / "plan.toml")
+    with temporary_context() as ctx:
+        plan = plan_sweep(ctx, sweep)
+    sources = {(step.kind, step.toolchain): step.source.name for step in plan.steps.values()}
+    assert sources == {
+        (StepKind.COMPILE, "onnxruntime"): "m0.onnx",
+        (StepKind.PROFILE, "onnxruntime"): "m0.onnx",
+        (StepKind.COMPILE, "tflite"): "m1.onnx",
+        (StepKind.PROFILE, "tflite"): "m1.onnx",
+    }
+
+
+def test_what_is_wrong_with_options_of_several_toolchains_is_said(tmp_path: Path) -> None:
+    """Each option by the keywords of its own toolchain; a source that the model lacks; a ranking across runtimes."""
+    options = (
+        SweepOption("desktop", {StepKind.COMPILE: {"per_channel": True}}, "onnxruntime"),
+        SweepOption("phone", {StepKind.COMPILE: {"per_channel": True}}, "tflite", source="$lite"),
+        SweepOption("board", toolchain="tflite", source="lite.onnx"),
+    )
+    sweep = replace(plain_sweep(model_files(tmp_path, 1)), options=options, rank=True)
+    with temporary_context() as ctx, pytest.raises(ConfigError) as caught:
+        plan_sweep(ctx, sweep)
+    for part in (
+        "option 'phone', compile has no 'per_channel'; known: 'calibration_data'",
+        "option 'phone', source: model 'm0' has no data 'lite'; it has: none",
+        "option 'board': source is 'lite.onnx'; it names data of the model, as '$name'",
+        "the options are of 'onnxruntime', 'tflite'",
+    ):
+        assert part in str(caught.value), part
+    assert "option 'desktop', compile has no" not in str(caught.value)
 
 
 def test_an_unknown_toolchain_is_answered_with_the_known(tmp_path: Path) -> None:
