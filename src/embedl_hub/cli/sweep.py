@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -237,19 +237,39 @@ def _tell(result: SweepResult, *, as_json: bool) -> None:
         return
     for each in [each for each in result.cells if each.is_ruined][:_MOST_ROWS]:
         alarm(f"{each.cell.id}: {RUINED}")
-    targets = [target.name for target in result.plan.targets]
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for each in result.cells:
-        words = _numbers(each) if each.state is CellState.DONE else str(each.state)
-        rows.setdefault((each.cell.model, each.cell.option), {})[each.cell.target] = words
-    shown = [(*names, *(cells.get(name, "-") for name in targets)) for names, cells in rows.items()]
-    table(("model", "option", *targets), shown[:_MOST_ROWS])
+    titles, shown = _by_number(result) if len(result.plan.targets) == 1 else _by_target(result)
+    table(titles, shown[:_MOST_ROWS])
     for ranking in result.rankings:
         click.echo(f"{ranking.model} on {ranking.target}: {_order(ranking)}")
     for each in [each for each in result.cells if each.state is not CellState.DONE][:_MOST_ROWS]:
         click.echo(f"{each.cell.id} {each.state}: {_short(each.reason)}")
     counts = ", ".join(f"{result.count(state)} {state}" for state in CellState if result.count(state))
     click.echo(f"Sweep {result.id}: {counts}. Look at it: embedl-hub ui, then /sweeps/{result.id}")
+
+
+def _by_target(result: SweepResult) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return a table with a column for each target, all that was measured in its cells."""
+    targets = [target.name for target in result.plan.targets]
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for each in result.cells:
+        words = _numbers(each) if each.state is CellState.DONE else str(each.state)
+        rows.setdefault((each.cell.model, each.cell.option), {})[each.cell.target] = words
+    shown = [(*names, *(cells.get(name, "-") for name in targets)) for names, cells in rows.items()]
+    return ("model", "option", *targets), shown
+
+
+def _by_number(result: SweepResult) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return a table with a column for each number, where one target leaves room for them."""
+    metrics = [find_metric(key) for key in columns({key for each in result.cells for key in each.metrics})]
+    rows = []
+    for each in result.cells:
+        profile = each.outcomes.get(StepKind.PROFILE)
+        words = str((profile and profile.verdict) or "-" if each.state is CellState.DONE else each.state)
+        if cached := [kind for kind, outcome in each.outcomes.items() if outcome.is_cached]:
+            words = f"{words} ({', '.join(cached)} from before)"
+        numbers = (number(each.metrics.get(metric.key)) for metric in metrics)
+        rows.append((each.cell.model, each.cell.option, words, *numbers))
+    return ("model", "option", "verdict", *(metric.column_title for metric in metrics)), rows
 
 
 def _order(ranking: Ranking) -> str:

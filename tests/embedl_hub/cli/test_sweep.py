@@ -63,7 +63,9 @@ def test_a_sweep_of_a_real_model(folder: Path) -> None:
     done = hub("sweep", folder / "plan.toml", *home)
     assert done.returncode == 0, done.stderr
     assert "[2/2] net/int8/quick" in done.stderr
-    assert "top1_agreement" in done.stdout
+    head = next(line for line in done.stdout.splitlines() if "option" in line)
+    wanted = "model option verdict Median, ms accuracy top1_agreement cosine Memory, MB Size, MB"
+    assert " ".join(head.split()) == wanted
     assert "2 done" in done.stdout
     assert re.search(r"net on quick: (float|int8) [\d.]+ ms <\??", done.stdout), done.stdout
     with Store(folder / "home") as store:

@@ -78,7 +78,7 @@ METRICS: tuple[Metric, ...] = (
     _time("load_time", "Time to load", "Load", "load_time_ms", headline=True),
     _time("first_latency", "First inference", "First", "first_latency_ms", headline=True),
     Metric("peak_memory_mb", "Peak memory", "Memory", "MB", Better.LOWER, headline=True, column=True),
-    Metric("model_size_mb", "Model size", "Size", "MB", Better.LOWER, headline=True),
+    Metric("model_size_mb", "Model size", "Size", "MB", Better.LOWER, headline=True, column=True),
     Metric("calibration_cosine", "Cosine to float on calibration data", better=Better.HIGHER, headline=True),
     Metric("conversion_error", "Error of the conversion", "", "of the range", Better.LOWER, headline=True),
     Metric("quantization_sqnr_db", "Signal to quantization noise", "SQNR", "dB", Better.HIGHER, headline=True),
