@@ -18,8 +18,8 @@ import numpy as np
 from embedl_device import DOCUMENT_FORMAT
 from embedl_device.statistics import Ratio, paired_ratio, rank, without_waiting
 from embedl_hub.core.answer import Form, check_form, parse_answer
-from embedl_hub.core.document import ProfileDocument, write_document
-from embedl_hub.core.profile import PairedModel, PairedResult
+from embedl_hub.core.document import ProfileDocument
+from embedl_hub.core.profile import PairedModel, PairedResult, log_document
 from embedl_hub.errors import CommandError, quoted_list
 from embedl_hub.models.calibration import read_outputs, write_npz
 from embedl_hub.models.onnx_file import check_data, gather, model_file, shape_hint
@@ -208,25 +208,6 @@ def _check_format(answer: Mapping[str, object], machine: Machine[MeasuringConfig
         )
 
 
-def log_document(ctx: HubContext, document: ProfileDocument) -> None:
-    """Keep the document and log what every profile has in common; what is not known is left out."""
-    path = ctx.artifact_dir / "profile.json"
-    write_document(document, path)
-    _log_common(ctx, path, document)
-
-
-def _log_common(ctx: HubContext, path: Path, document: ProfileDocument) -> None:
-    client = ctx.client
-    client.log_artifact(path, name="output_file")
-    for name, value in document.metrics().items():
-        client.log_metric(name, value)
-    if document.judgement is not None:
-        client.log_param("verdict", document.judgement.verdict.value)
-        client.log_param("verdict_reason", document.judgement.reason)
-    client.log_param("memory_method", document.memory_method)
-    client.log_param("runtime_version", document.runtime.version)
-
-
 def infer(
     ctx: HubContext,
     machine: Machine[MeasuringConfig],
@@ -356,7 +337,7 @@ def _keep_paired(ctx: HubContext, machine: Machine[MeasuringConfig], document: d
     _log_metrics(ctx, {name: document[name] for name in ("rounds", "waiting_share")})
     path = ctx.artifact_dir / "paired.json"
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    _log_common(ctx, path, ProfileDocument.from_json(document))
+    log_document(ctx, ProfileDocument.from_json(document), written=path)
     log_kernels(ctx, document)
     return PairedResult.from_current_run(ctx, models=tuple(measured), ranking=ranking)
 

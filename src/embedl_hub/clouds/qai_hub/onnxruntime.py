@@ -10,7 +10,7 @@ from embedl_hub.clouds.qai_hub import jobs
 from embedl_hub.clouds.qai_hub.service import Service
 from embedl_hub.core.compile import CompileError
 from embedl_hub.core.invoke import InvokeError
-from embedl_hub.core.profile import ProfileError
+from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.machine import program
 from embedl_hub.machine.machine import scratch_folder
 from embedl_hub.models import onnx_file
@@ -91,7 +91,7 @@ def profile_model(
         )
         document = with_modules(document, graph)
         jobs.keep_raw(ctx, raw)
-        program.log_document(ctx, document)
+        log_document(ctx, document)
         result = ONNXRuntimeProfilingResult.from_document(ctx, document)
         jobs.check_units(document, require_provider)
     return result

@@ -9,6 +9,7 @@ from embedl_hub.core.profile._profiler import (
     PairedResult,
     Profiler,
     ProfilingResult,
+    log_document,
     module_times,
 )
 from embedl_hub.errors import ProfileError
@@ -22,6 +23,7 @@ __all__ = [
     "ProfileError",
     "Profiler",
     "ProfilingResult",
+    "log_document",
     "module_times",
 ]
 

@@ -6,6 +6,7 @@ from embedl_hub.core.profile._profiler import PairedProfiler as PairedProfiler
 from embedl_hub.core.profile._profiler import PairedResult as PairedResult
 from embedl_hub.core.profile._profiler import Profiler as Profiler
 from embedl_hub.core.profile._profiler import ProfilingResult as ProfilingResult
+from embedl_hub.core.profile._profiler import log_document as log_document
 from embedl_hub.core.profile._profiler import module_times as module_times
 from embedl_hub.errors import ProfileError as ProfileError
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimePairedProfiler as ONNXRuntimePairedProfiler

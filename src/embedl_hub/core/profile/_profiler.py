@@ -17,10 +17,12 @@ from embedl_hub.core.component import (
     NoProviderError,
     RunType,
 )
-from embedl_hub.core.document import LayerRow, ModuleNotes, ProfileDocument, read_document
+from embedl_hub.core.document import LayerRow, ModuleNotes, ProfileDocument, read_document, write_document
 from embedl_hub.errors import OutputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from embedl_hub.core.context import HubContext
     from embedl_hub.tracking import Run
 
@@ -155,7 +157,8 @@ class ProfilingResult(ComponentOutput):
     peak_memory_mb: LoggedMetric | None = None  # peak memory; the document names the method
     iterations: LoggedMetric | None = None  # measured inferences
     warmup: LoggedMetric | None = None  # inferences before them that do not count
-    verdict: Verdict | None = None  # ``stable``, ``drifting``, ``throttled``, ``noisy`` or ``indicative``
+    # ``stable``, ``drifting``, ``throttled``, ``noisy``, ``indicative`` or ``estimated``
+    verdict: Verdict | None = None
     verdict_reason: str | None = None  # why
     # One versioned JSON document: raw samples, layers, environment and method.
     output_file: LoggedArtifact | None = None
@@ -177,6 +180,30 @@ class ProfilingResult(ComponentOutput):
         if "verdict" in run.params:
             extra.setdefault("verdict", Verdict.of(run.params["verdict"].value))
         return super().from_run(run, **extra)
+
+
+def log_document(ctx: HubContext, document: ProfileDocument, *, written: Path | None = None) -> None:
+    """Keep a document with the current run, and log what every profile has in common; what is not known is left out.
+
+    The page, comparisons, sweeps and the gate read these: the artifact ``output_file``, the metrics of the table, and
+    the parameters ``verdict``, ``verdict_reason``, ``memory_method`` and ``runtime_version``.
+
+    Args:
+        ctx: A context within a run.
+        document: The document.
+        written: Its file, where there is one already; else it is written into the run's folder.
+    """
+    path, client = written or ctx.artifact_dir / "profile.json", ctx.client
+    if written is None:
+        write_document(document, path)
+    client.log_artifact(path, name="output_file")
+    for name, value in document.metrics().items():
+        client.log_metric(name, value)
+    if document.judgement is not None:
+        client.log_param("verdict", document.judgement.verdict.value)
+        client.log_param("verdict_reason", document.judgement.reason)
+    client.log_param("memory_method", document.memory_method)
+    client.log_param("runtime_version", document.runtime.version)
 
 
 Model = TypeVar("Model", bound=CompiledModel)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.core.document import LayerRow, ProfileDocument
 from embedl_hub.core.invoke import InvokeError
-from embedl_hub.core.profile import ProfileError
+from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.machine import program
 from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.models.onnx_file import Tensor, check_data, inputs_of, precision_of, read_graph
@@ -62,7 +62,7 @@ def profile_model(
             machine.get(trace, ctx.artifact_dir / "trace.json")
             ctx.client.log_artifact(ctx.artifact_dir / "trace.json", name="trace")
         document = completed(ProfileDocument.from_json(answer), compiled, source_of(ctx, model), machine)
-    program.log_document(ctx, document)
+    log_document(ctx, document)
     warn_of_kernels(ctx, machine, answer, local)
     placement = answer.get("placement") or {}
     ctx.client.log_param("nodes_by_execution_provider", {name: len(nodes) for name, nodes in placement.items()})

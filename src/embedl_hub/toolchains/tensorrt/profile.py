@@ -17,9 +17,9 @@ import numpy as np
 from embedl_device.statistics import PERCENTILE_RULE, judge, summarize
 from embedl_hub.core.document import LayerTable, ProfileDocument, Runtime
 from embedl_hub.core.invoke import InvokeError
-from embedl_hub.core.profile import ProfileError
+from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.errors import CommandError, TransferError, quoted_list
-from embedl_hub.machine.program import log_document, log_input_data, log_output
+from embedl_hub.machine.program import log_input_data, log_output
 from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.models.onnx_file import Tensor, check_data
 from embedl_hub.refusal import RefusedError, refusals_as

@@ -11,7 +11,7 @@ import numpy as np
 
 from embedl_hub.core.document import ProfileDocument
 from embedl_hub.core.invoke import InvokeError
-from embedl_hub.core.profile import ProfileError
+from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.errors import quoted_list
 from embedl_hub.machine import program
 from embedl_hub.machine.machine import Machine, Runtime
@@ -60,7 +60,7 @@ def profile_model(ctx: HubContext, machine: Machine[LiteRTConfig], model: TFLite
 def keep_profile(ctx: HubContext, model: TFLiteCompiledModel, document: ProfileDocument) -> TFLiteProfilingResult:
     """Keep a document with the modules that its source names, and return the result."""
     document = with_modules(document, source_of(ctx, model))
-    program.log_document(ctx, document)
+    log_document(ctx, document)
     return TFLiteProfilingResult.from_document(ctx, document)
 
 

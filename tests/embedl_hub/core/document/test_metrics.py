@@ -18,8 +18,8 @@ from embedl_hub.comparison._compare import error_of
 from embedl_hub.core import HubContext
 from embedl_hub.core.document import METRICS, Better, Metric, ProfileDocument, columns, find_metric, in_order
 from embedl_hub.core.document import _metrics as table
+from embedl_hub.core.profile import log_document
 from embedl_hub.fleet import Cell, CellResult, CellState, Outcome, StepKind
-from embedl_hub.machine.program import log_document
 from embedl_hub.tracking import Run, Store
 
 SPARKS = Metric("sparks_mj", "Sparks of one inference", "Sparks", "mJ", Better.HIGHER, headline=True, column=True)
