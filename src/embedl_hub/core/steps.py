@@ -141,7 +141,18 @@ def model_of(ctx: HubContext, component: type[Component], run: Run) -> Any:  # n
     if component.run_type is RunType.COMPILE:
         return artifact.to_local(ctx).local()
     kind = component.model_class()
-    return kind.from_run(run) if "path" in run.artifacts else kind(path=artifact)
+    maker = run if "path" in run.artifacts else _maker(ctx, run, artifact)
+    return kind(path=artifact) if maker is None else kind.from_run(maker)
+
+
+def _maker(ctx: HubContext, run: Run, artifact: LoggedArtifact) -> Run | None:
+    """Return the run that compiled what another used: it alone tells the names of its inputs, its source and so on."""
+    store = ctx.client.store
+    for made in () if store is None else store.lineage(run.id).made_from:
+        path = made.artifacts.get("path")
+        if made.type == RunType.COMPILE and path is not None and path.sha256 == artifact.sha256:
+            return made
+    return None
 
 
 def keep_model(ctx: HubContext, component: type[Component], path: Path) -> CompiledModel:
