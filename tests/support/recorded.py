@@ -52,7 +52,7 @@ def document(scale: float = 1.0, rename: str = "") -> dict[str, Any]:
 
 
 def record_profile(store: Store, folder: Path, *, name: str = "profile", project: str = "vision", scale: float = 1.0,
-                   device: str = "pi", rename: str = "") -> str:  # fmt: skip
+                   device: str = "pi", rename: str = "", verdict: str = "stable") -> str:  # fmt: skip
     """Record a profile run and return its id."""
     client = Client(project, store)
     made = document(scale, rename)
@@ -66,7 +66,7 @@ def record_profile(store: Store, folder: Path, *, name: str = "profile", project
         for metric in ("mean", "median", "p90", "min", "std"):
             run.log_metric("latency" if metric == "mean" else f"latency_{metric}", made["latency_ms"][metric] * scale)
         run.log_metric("peak_memory_mb", 42.5)
-        run.log_param("verdict", "stable")
+        run.log_param("verdict", verdict)
         run.log_param("verdict_reason", "the median is known to 0.5 %")
         run.log_param("threads", 1)
         run.log_tag("stage", "ci" if scale == 1.0 else "dev")

@@ -125,6 +125,7 @@ class Verdict(str, Enum):
     DRIFTING = "drifting"
     THROTTLED = "throttled"
     INDICATIVE = "indicative"
+    ESTIMATED = "estimated"
 
     def __str__(self) -> str:
         return str(self.value)
@@ -133,6 +134,11 @@ class Verdict(str, Enum):
     def is_stable(self) -> bool:
         """Whether the numbers can be taken as they are."""
         return self is Verdict.STABLE
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the model ran at all to give them."""
+        return self is not Verdict.ESTIMATED
 
     @classmethod
     def of(cls, text: object) -> Optional[Verdict]:

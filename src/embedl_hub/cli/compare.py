@@ -60,7 +60,9 @@ def _toolchain(ctx: HubContext, word: str) -> str:
 
 def _by_suffix(files: Sequence[str], word: str) -> str:
     by_suffix = {suffix: each.name for each in toolchains() for suffix in each.suffixes}
-    names = {by_suffix[Path(file).suffix] for file in files if Path(file).suffix in by_suffix}
+    # The longest end counts: net_vela.tflite ends with .tflite too.
+    ends = [max((end for end in by_suffix if file.endswith(end)), key=len, default=None) for file in files]
+    names = {by_suffix[end] for end in ends if end is not None}
     if len(names) != 1:
         raise ConfigError(
             f"It cannot be told what runs {word!r}. Give a run of compile or profile, or a file that ends with "
@@ -171,7 +173,10 @@ def _letters(count: int) -> list[str]:
 
 def _show(comparison: Comparison, layers: int) -> None:
     letters = _letters(len(comparison.runs))
-    names = [f"{letter} {_short(run.name)}" for letter, run in zip(letters, comparison.runs, strict=True)]
+    names = [
+        f"{letter} {_short(run.name)}{f' ({run.verdict})' if run.is_estimated else ''}"
+        for letter, run in zip(letters, comparison.runs, strict=True)
+    ]
     for name, run in zip(names, comparison.runs, strict=True):
         click.echo(f"{name}: {run.id}, on {run.device or 'this machine'}")
     differing = comparison.differences

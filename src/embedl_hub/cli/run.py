@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from embedl_device.statistics import Verdict
 from embedl_hub.cli._output import (
     NETWORK,
     check_report_path,
@@ -329,7 +330,8 @@ def _value(run: Run, column: str) -> str:
     name = name.strip('"`')
     if group == "metrics":
         metric = run.metric(name)
-        return "-" if metric is None else f"{metric.value:g}"
+        is_estimated = "verdict" in run.params and run.params["verdict"].value == Verdict.ESTIMATED.value
+        return "-" if metric is None else f"{metric.value:g}{' estimated' if is_estimated else ''}"
     if group == "params":
         return json.dumps(run.params[name].value, ensure_ascii=False) if name in run.params else "-"
     if group == "tags":

@@ -52,6 +52,11 @@ class ComparedRun:
     verdict_reason: str | None
     missing: str | None  # why there are no samples and layers, if there are none
 
+    @property
+    def is_estimated(self) -> bool:
+        """Whether nothing ran to give its numbers."""
+        return self.verdict is not None and not self.verdict.is_measured
+
 
 @dataclass(frozen=True)
 class FactRow:
@@ -239,7 +244,13 @@ def _cautions(runs: Sequence[ComparedRun], facts: Sequence[FactRow]) -> tuple[st
     cautions += [
         f"Run {run.id} is {run.verdict} ({run.verdict_reason}): measure it again before believing a ratio."
         for run in runs
-        if run.verdict is not None and not run.verdict.is_stable
+        if run.verdict is not None and not run.verdict.is_stable and run.verdict.is_measured
+    ]
+    cautions += [
+        f"The numbers of run {run.id} are estimated, not measured ({run.verdict_reason}): no ratio of them shows which "
+        "is faster on a device."
+        for run in runs
+        if run.is_estimated
     ]
     unknown = [row.name for row in facts if row.is_partly_unknown]
     if unknown:

@@ -86,6 +86,7 @@ def gate(
         tolerance: How much worse is still fine: 0.05 is 5 %.
         measure_again: Repeats the measurement of a run and returns the new run. Without it a profile that looks worse
             is never called worse, because nobody confirmed it; a metric that is no measurement counts as it is.
+            Estimates are never repeated: the answer is about them, and says so.
         repeat_baseline: Measure the baseline again too, in turns. False where its model is gone: then what was
             recorded stands in, and only a worsening that every repeat shows counts.
         more_is_better: For metrics of your own.
@@ -107,6 +108,14 @@ def gate(
             decision, reason, metric, tolerance, candidate.id, baseline.id, worsening, first, pairs, differences
         )
 
+    estimated = [run.id for run in comparison.runs if run.is_estimated]
+    if len(estimated) == 1:
+        raise ConfigError(
+            f"The numbers of run {estimated[0]} are estimated and those of the other run are measured; they cannot be "
+            "held against each other. Give two runs of one profiler."
+        )
+    if estimated:
+        return answer(*_from_estimates(first, tolerance), first)
     if measure_again is None:
         return answer(*_from_records(candidate, first, tolerance), first)
     pairs: list[Pair] = []
@@ -147,6 +156,13 @@ def _from_records(candidate: Run, first: Ratio, tolerance: float) -> tuple[Decis
     if looks_worse:
         return Decision.CANNOT_TELL, "it looks worse on record, and nobody measured again"
     return Decision.OK, "on record it is within the tolerance; it was not measured again"
+
+
+def _from_estimates(first: Ratio, tolerance: float) -> tuple[Decision, str]:
+    # The same model would be estimated the same again: turns would confirm the estimate, not the model.
+    if first.value > 1 + tolerance:
+        return Decision.WORSE, "the estimate is worse; both numbers are estimated, nothing was measured"
+    return Decision.OK, "the estimate is within the tolerance; both numbers are estimated, nothing was measured"
 
 
 def _measured(

@@ -267,10 +267,13 @@ class SweepResult:
                 each.cell.target,
                 each.state.value,
                 each.metrics.get("latency_median", ""),
+                next((outcome.verdict for outcome in each.outcomes.values() if outcome.verdict), ""),
             )
             for each in self.cells
         ]
-        return notebook.table(f"{self!r}", rows, ("model", "option", "target", "state", "latency_median, ms"))
+        return notebook.table(
+            f"{self!r}", rows, ("model", "option", "target", "state", "latency_median, ms", "verdict")
+        )
 
     def count(self, state: CellState) -> int:
         """Return how many cells ended in a state."""

@@ -271,6 +271,11 @@ class History:
     runs: tuple[Run, ...]
     models: dict[str, list[Point]]
 
+    @staticmethod
+    def verdict_of(run: Run) -> Verdict | None:
+        """Return what a run of the list says of its numbers."""
+        return Verdict.of(run.params["verdict"].value) if "verdict" in run.params else None
+
 
 def history_of(scope: Scope, name: str) -> History:
     device = next((each for each in scope.store.devices() if each.name == name), None)
@@ -280,9 +285,8 @@ def history_of(scope: Scope, name: str) -> History:
     profiles = scope.find([on_it, "type = 'PROFILE'", "metrics.latency is not null"], limit=_NEWEST).runs
     models: dict[str, list[Point]] = {}
     for run in reversed(profiles):
-        latency, verdict = run.metric("latency_median") or run.metric("latency"), run.params.get("verdict")
+        latency, judged = run.metric("latency_median") or run.metric("latency"), History.verdict_of(run)
         if latency is not None:
-            judged = None if verdict is None else Verdict.of(verdict.value)
             is_doubtful = judged is not None and not judged.is_stable
             point = Point(run.id, run.started_ms, latency.value, judged, is_doubtful)
             models.setdefault(_model(scope, run), []).append(point)

@@ -12,6 +12,7 @@ def test_a_verdict_is_stored_as_its_text() -> None:
     assert json.dumps({"verdict": Verdict.STABLE}) == '{"verdict": "stable"}'
     assert f"{Verdict.NOISY}" == str(Verdict.NOISY) == "noisy"
     assert [each for each in Verdict if each.is_stable] == [Verdict.STABLE]
+    assert [each for each in Verdict if not each.is_measured] == [Verdict.ESTIMATED]
     assert Verdict.of("drifting") is Verdict.DRIFTING
     assert Verdict.of(None) is None
     assert Verdict.of("splendid") is Verdict.of(["stable"]) is Verdict.INDICATIVE

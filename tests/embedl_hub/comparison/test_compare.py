@@ -62,6 +62,16 @@ def test_a_verdict_that_is_not_stable_is_a_caution(tmp_path: Path) -> None:
     assert any("throttled" in caution for caution in compare(runs).cautions)
 
 
+def test_an_estimate_is_never_called_a_measurement(tmp_path: Path) -> None:
+    """Nobody is told to measure it again: it was not measured before."""
+    runs = [profile_run(tmp_path, "a", samples(1000)), profile_run(tmp_path, "b", samples(1200), verdict="estimated")]
+    compared = compare(runs)
+    assert [run.is_estimated for run in compared.runs] == [False, True]
+    said = [text for text in compared.cautions if "run b" in text.lower()]
+    assert len(said) == 1
+    assert said[0].startswith("The numbers of run b are estimated, not measured (as the test says): no ratio of them")
+
+
 def test_failed_runs_and_missing_documents_are_said(tmp_path: Path) -> None:
     """What is there is compared all the same."""
     good, gone = profile_run(tmp_path, "a", samples(1000)), profile_run(tmp_path, "b", samples(1000))

@@ -132,6 +132,25 @@ def test_a_profile_nobody_repeats_is_never_worse(make: Make) -> None:
     assert gate(baseline, candidate).decision is Decision.OK
 
 
+def test_estimates_are_held_against_estimates_and_never_measured_again(tmp_path: Path) -> None:
+    """Turns would confirm the estimate, not the model; against a measurement it says nothing."""
+    measured, one, other = (
+        profile_run(tmp_path, name, [time_us], verdict=verdict)
+        for name, time_us, verdict in (("m", 1000, "stable"), ("one", 1000, "estimated"), ("other", 1200, "estimated"))
+    )
+
+    def measure_again(run: Run) -> Run:
+        raise AssertionError(run.id)
+
+    for candidate, baseline, decision in ((other, one, Decision.WORSE), (one, other, Decision.OK)):
+        result = gate(candidate, baseline, measure_again=measure_again)
+        assert (result.decision, result.pairs) == (decision, ())
+        assert "both numbers are estimated, nothing was measured" in result.reason
+    for pair in ((one, measured), (measured, one)):
+        with pytest.raises(ConfigError, match="run one are estimated and those of the other run are measured"):
+            gate(*pair, measure_again=measure_again)
+
+
 def test_what_is_no_measurement_counts_as_it_is() -> None:
     """An accuracy that dropped has dropped."""
 

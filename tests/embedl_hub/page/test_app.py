@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support import recorded
 from support.recorded import HOSTILE, Recorded
 
 from embedl_hub import page
@@ -119,6 +120,23 @@ def test_the_median_is_what_tables_and_charts_show(visitor: TestClient, shown: R
     points = [point for points in visitor.get("/device.json?name=pi").json()["models"].values() for point in points]
     assert median.value in [point["latency_ms"] for point in points]
     assert mean.value not in [point["latency_ms"] for point in points]
+
+
+def test_an_estimate_is_marked_beside_its_numbers(own: Recorded, tmp_path: Path) -> None:
+    """On the run's page, in comparisons, on the device's page and in the list; a measurement is not."""
+    made = {
+        verdict: recorded.record_profile(own.store, tmp_path, name=verdict, device="npu", verdict=verdict)
+        for verdict in ("estimated", "stable")
+    }
+    visitor = TestClient(page.app(lambda: own.store))
+    mark = '<span class="mark">estimated</span>'
+    assert f"<h2>Median latency {mark}</h2>" in visitor.get(f"/runs/{made['estimated']}").text
+    assert mark not in visitor.get(f"/runs/{made['stable']}").text
+    compared = visitor.get("/compare", params={"run": [made["stable"], made["estimated"]]}).text
+    assert compared.count(f'<span class="letter run-2">B</span> {mark}') >= 2
+    assert f'<span class="letter run-1">A</span> {mark}' not in compared
+    assert visitor.get("/device?name=npu").text.count(mark) == 1
+    assert "estimated" in visitor.get("/runs", params={"q": "name = 'estimated'"}).text
 
 
 def test_pages_follow_each_other_by_key(own: Recorded) -> None:
