@@ -15,7 +15,8 @@ from support.tflite import SHARED_CACHE
 
 from embedl_hub.core.device import SSHCommandRunner
 from embedl_hub.errors import ConfigError
-from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE, choose_python, find_environment, need_environment
+from embedl_hub.machine.environment import CACHE_VARIABLE
+from embedl_hub.toolchains.tflite.environment import ENVIRONMENT
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them, and every process they start, ignore Ctrl-C.
@@ -110,12 +111,12 @@ def converter() -> Path:
     """The folder of the converter's environment; made when it is not there yet."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(SHARED_CACHE))
-        if find_environment() is None:
+        if ENVIRONMENT.find() is None:
             try:
-                choose_python()
+                ENVIRONMENT.choose_python()
             except ConfigError as error:
                 leave_off("a Python that the TFLite converter takes", str(error))
-        need_environment()
+        ENVIRONMENT.need()
     return SHARED_CACHE / "converters"
 
 

@@ -18,13 +18,17 @@ import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from embedl_hub.core.toolchain import board_toolchain
 from embedl_hub.locked import LOCKS, LockedWheel
-from embedl_hub.toolchains.tflite import environment
+from embedl_hub.toolchains.tflite import environment as tflite
+
+if TYPE_CHECKING:
+    from embedl_hub.machine.environment import Recipe
 
 MACHINES = ("x86_64", "aarch64")
 OLDEST_GLIBC = 17
@@ -78,14 +82,18 @@ class Found:
 
 def purposes() -> dict[str, Purpose]:
     """Return what there is to lock, from where the product says it."""
-    pythons = tuple(f"{major}.{minor}" for major, minor in sorted(environment.PYTHONS))
     return {
-        "tflite": Purpose("tflite", environment.REQUIREMENTS, (environment.CONVERTER,), pythons, glibc=28),
+        "tflite": _of(tflite.ENVIRONMENT, tflite.REQUIREMENTS, (tflite.CONVERTER,)),
         # glibc 2.27 is the oldest that today's onnxruntime runs on; the lock serves every newer one.
         "board": Purpose(
             "board", board_toolchain().board_packages, (), tuple(f"3.{minor}" for minor in range(8, 15)), glibc=27
         ),
     }
+
+
+def _of(recipe: Recipe, pins: tuple[str, ...], alone: tuple[str, ...]) -> Purpose:
+    pythons = tuple(f"{major}.{minor}" for major, minor in sorted(recipe.pythons))
+    return Purpose(recipe.name, pins, alone, pythons, glibc=28)
 
 
 def lock(purpose: Purpose, target: Target) -> str:

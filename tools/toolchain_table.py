@@ -46,7 +46,8 @@ from embedl_hub.core.device import (
 from embedl_hub.core.invoke import ONNXRuntimeInvoker, TensorRTInvoker, TFLiteInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler, TensorRTProfiler, TFLiteProfiler
 from embedl_hub.errors import HubError
-from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE, need_environment
+from embedl_hub.machine.environment import CACHE_VARIABLE
+from embedl_hub.toolchains.tflite.environment import ENVIRONMENT
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -296,7 +297,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per cell")
     arguments = parser.parse_args()
     os.environ[CACHE_VARIABLE] = str(SHARED_CACHE)
-    need_environment(print)
+    ENVIRONMENT.need(print)
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="edgeproof-table-") as name, contextlib.ExitStack() as closing:
         for cell in Table(Path(name), closing, arguments.board, arguments.trtexec).cells():

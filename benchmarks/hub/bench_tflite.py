@@ -29,8 +29,9 @@ from embedl_hub.core import HubContext
 from embedl_hub.core.compile import TFLiteCompiler
 from embedl_hub.core.device import Device, LiteRTConfig
 from embedl_hub.core.profile import TFLiteProfiler
+from embedl_hub.machine.environment import CACHE_VARIABLE, cache_dir
 from embedl_hub.models.onnx_file import fix_input_shape, inputs_of, read_model
-from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE, cache_dir, need_environment
+from embedl_hub.toolchains.tflite.environment import ENVIRONMENT
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -91,7 +92,7 @@ def measure_profiler(folder: Path, rounds: int, seconds: float) -> dict[str, Any
 
 def measure_conversion(folder: Path, rounds: int, _: float) -> dict[str, Any]:
     """Compare a warm compilation with onnx2tf's command line by hand, and with a second compilation."""
-    environment = need_environment()
+    environment = ENVIRONMENT.need()
     source = save(mobilenet_v2(), folder / "mobilenet.onnx")
     model = read_model(source)
     fix_input_shape(model, SHAPE)

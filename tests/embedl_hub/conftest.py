@@ -12,7 +12,7 @@ from support.tflite import picture_net, pictures
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import TFLiteCompiledModel, TFLiteCompiler
-from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE
+from embedl_hub.machine.environment import CACHE_VARIABLE
 
 
 @pytest.fixture

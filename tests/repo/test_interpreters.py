@@ -11,7 +11,7 @@ ALLOWED = SRC / "embedl_device" / "interpreter.py"
 NAMED = {
     "embedl_device/program.py": "messages",
     "embedl_hub/cli/doctor.py": "messages",
-    "embedl_hub/toolchains/tflite/environment.py": "a candidate",
+    "embedl_hub/machine/environment.py": "a candidate",
 }
 
 

@@ -38,7 +38,7 @@ OURS = {
     "embedl_hub/toolchains/tflite/converter.py json.loads": "our request, and reports of the converter's own process",
     "embedl_hub/toolchains/tflite/converter.py np.load": "batches that we wrote",
     "embedl_hub/toolchains/tflite/converter.py onnx.load": "a model that we prepared",
-    "embedl_hub/toolchains/tflite/environment.py json.loads": "our own note",
+    "embedl_hub/machine/environment.py json.loads": "our own note",
     "embedl_onnxruntime/costs.py zipfile.ZipFile": "probes that the hub sent",
     "embedl_onnxruntime/profile.py json.loads": "one name between quotation marks",
 }

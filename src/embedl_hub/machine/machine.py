@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -44,6 +44,9 @@ class Runtime:
     The program's command is called like its Python package, ``module``. Messages name what a Python needs to run it,
     the extras of the hub and of the device programs that bring it, the class of a board's settings, and what may help
     when the runtime crashed.
+
+    A runtime that need not be installed beside the hub says by ``interpreter`` which Python of this machine has it,
+    for a device's settings; None, or no function, is the one that runs the hub.
     """
 
     title: str
@@ -54,6 +57,7 @@ class Runtime:
     extra_of_program: str
     board_config: str
     after_a_crash: str
+    interpreter: Callable[[ProviderConfig], str | None] | None = None
 
     @property
     def command(self) -> str:
@@ -116,7 +120,7 @@ class Machine(ABC, Generic[Config_co]):
 
 
 class LocalMachine(Machine[Config_co]):
-    """This machine: models are used where they are in the store, a program is this Python's own."""
+    """This machine: models are used where they are in the store, a program is this Python's own or its runtime's."""
 
     title = "this machine"
     is_local = True
@@ -143,7 +147,16 @@ class LocalMachine(Machine[Config_co]):
         return RemotePath(platformdirs.user_cache_path("edgeproof") / name)
 
     def program(self, runtime: Runtime) -> list[str]:
-        """Return this Python with the program's module, which must be installed beside the hub."""
+        """Return this Python with the program's module, which must be installed beside the hub.
+
+        A runtime that lives in another Python is run by the program in one file, as on a board.
+        """
+        python = None if runtime.interpreter is None else runtime.interpreter(self.config)
+        if python is not None:
+            packed = self.scratch / f"{runtime.command}.pyz"
+            if not packed.exists():
+                packed.write_bytes(packed_program(runtime))
+            return python_argv(python, file=str(packed))
         if importlib.util.find_spec(runtime.module) is None:
             raise NoProviderError(
                 f"The device program {runtime.module} is not installed for this Python. Install it with: "

@@ -16,7 +16,7 @@ from support.sshd import SSHServer
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import Device, EmbedlONNXRuntimeConfig, SSHCommandRunner, recall_spec
 from embedl_hub.health import Health, HealthCheck, HealthLimits, HealthReport, check_device, device_health
-from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE
+from embedl_hub.machine.environment import CACHE_VARIABLE
 from embedl_hub.tracking import RunStatus, Store
 
 # Other tests fill this machine's disk and heat it as they like.

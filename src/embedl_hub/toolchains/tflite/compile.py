@@ -16,6 +16,7 @@ from embedl_device.readers import read_json
 from embedl_hub.core.compile import CompileError
 from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.errors import CommandError, ConfigError
+from embedl_hub.machine.environment import cache_dir
 from embedl_hub.machine.machine import scratch_folder
 from embedl_hub.machine.program import log_source
 from embedl_hub.models.calibration import on_disk, open_calibration, write_npz
@@ -23,7 +24,7 @@ from embedl_hub.models.onnx_file import inputs_of, prepared_model, shape_hint, w
 from embedl_hub.refusal import RefusedError, refusals_as
 from embedl_hub.toolchains.tflite import converter
 from embedl_hub.toolchains.tflite.components import TFLiteCompiledModel
-from embedl_hub.toolchains.tflite.environment import cache_dir, key, need_environment
+from embedl_hub.toolchains.tflite.environment import ENVIRONMENT
 from embedl_hub.tracking import hash_file
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def key_of(source_sha256: str, options: Mapping[str, Any], calibration: Path | N
         "source": source_sha256,
         "options": dict(options),
         "calibration": None if calibration is None else _digest(calibration),
-        "environment": key(),
+        "environment": ENVIRONMENT.key,
         "code": hash_file(Path(converter.__file__)),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -178,7 +179,7 @@ def _convert(
 def call_converter(request: Mapping[str, Any], scratch: Path) -> dict[str, object]:
     """Carry out one request in the converter's environment."""
     try:
-        environment = need_environment()
+        environment = ENVIRONMENT.need()
     except ConfigError as error:
         raise RefusedError(str(error)) from error
     path = scratch / "request.json"

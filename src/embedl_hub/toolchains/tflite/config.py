@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -63,24 +62,13 @@ BOARD_KIND = DeviceKind(
 
 def check_converter() -> list[CheckResult]:
     """Tell whether the converter is there."""
-    from embedl_hub.toolchains.tflite.environment import CONVERTER, find_environment  # noqa: PLC0415 - on use
+    from embedl_hub.toolchains.tflite.environment import ENVIRONMENT  # noqa: PLC0415 - on use
 
-    environment = find_environment()
-    if environment is None:
-        advice = "embedl-hub doctor --install tflite"
-        return [CheckResult("tflite converter", is_ok=None, message="made by the first compilation", advice=advice)]
-    folder = environment.python.parent.parent
-    message = f"{CONVERTER} on Python {environment.version} in {folder}"
-    return [CheckResult("tflite converter", is_ok=True, message=message)]
+    return ENVIRONMENT.checks()
 
 
 def install_converter() -> None:
     """Make the environment and tell how it goes; ``embedl-hub doctor --install tflite`` calls it."""
-    from embedl_hub.toolchains.tflite.environment import CONVERTER, need_environment  # noqa: PLC0415 - on use
+    from embedl_hub.toolchains.tflite.environment import ENVIRONMENT  # noqa: PLC0415 - on use
 
-    def report(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-
-    environment = need_environment(report)
-    folder = environment.python.parent.parent
-    report(f"The TFLite converter is ready: {CONVERTER} on Python {environment.version} in {folder}")
+    ENVIRONMENT.install_aloud()

@@ -14,16 +14,9 @@ from support.wheels import planted_index
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.locked import OFFLINE_VARIABLE, find_lock, version_pair
+from embedl_hub.machine.environment import CACHE_VARIABLE, _candidates
 from embedl_hub.toolchains.tflite.config import check_converter, install_converter
-from embedl_hub.toolchains.tflite.environment import (
-    CACHE_VARIABLE,
-    CONVERTER,
-    REQUIREMENTS,
-    _candidates,
-    choose_python,
-    find_environment,
-    need_environment,
-)
+from embedl_hub.toolchains.tflite.environment import CONVERTER, ENVIRONMENT, REQUIREMENTS
 
 
 def _python(folder: Path, name: str, version: str) -> str:
@@ -39,10 +32,10 @@ def test_the_python_that_the_converter_declares_comes_first(tmp_path: Path) -> N
     old = _python(tmp_path, "old", "echo 3 9 1")
     eleven = _python(tmp_path, "eleven", "echo 3 11 7")
     twelve = _python(tmp_path, "twelve", "echo 3 12 1")
-    assert choose_python([shim, old, eleven, twelve]) == (Path(twelve), "3.12.1")
-    assert choose_python([shim, old, eleven]) == (Path(eleven), "3.11.7")
+    assert ENVIRONMENT.choose_python([shim, old, eleven, twelve]) == (Path(twelve), "3.12.1")
+    assert ENVIRONMENT.choose_python([shim, old, eleven]) == (Path(eleven), "3.11.7")
     with pytest.raises(ConfigError, match=r"needs Python 3\.11, 3\.12, 3\.13; this machine has 3\.9\.1"):
-        choose_python([shim, old])
+        ENVIRONMENT.choose_python([shim, old])
 
 
 def test_pythons_in_a_folder_that_may_not_be_read_are_not_there(
@@ -52,7 +45,7 @@ def test_pythons_in_a_folder_that_may_not_be_read_are_not_there(
     locked = tmp_path / ("x" * 300)
     monkeypatch.setenv("PYENV_ROOT", str(locked))
     monkeypatch.setenv("PATH", f"{locked}:/usr/bin:/bin")
-    assert not any(path.startswith(str(locked)) for path in _candidates())
+    assert not any(path.startswith(str(locked)) for path in _candidates(ENVIRONMENT.pythons))
 
 
 def test_an_installation_that_fails_leaves_nothing_that_looks_ready(
@@ -61,13 +54,13 @@ def test_an_installation_that_fails_leaves_nothing_that_looks_ready(
     """The next try starts anew, and the error has pip's own words."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     broken = _python(tmp_path, "pip", "echo 'No matching distribution' >&2; exit 1")
-    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._PIP", (broken,))
-    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._candidates", lambda: [sys.executable])
+    monkeypatch.setattr("embedl_hub.machine.environment._PIP", (broken,))
+    monkeypatch.setattr("embedl_hub.machine.environment._candidates", lambda _: [sys.executable])
     said: list[str] = []
     with pytest.raises(ConfigError, match=r"(?s)cannot be set up.*No matching distribution.*doctor --install tflite"):
-        need_environment(said.append)
+        ENVIRONMENT.need(said.append)
     assert [line[:5] for line in said[2:]] == ["[1/2]", "[2/2]"]
-    assert find_environment() is None
+    assert ENVIRONMENT.find() is None
     assert check_converter()[0].is_ok is None
 
 
@@ -75,7 +68,7 @@ def test_what_is_there_is_found_again(
     converter: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is installed a second time."""
-    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._make", lambda _: pytest.fail("made again"))
+    monkeypatch.setattr("embedl_hub.machine.environment.Recipe._make", lambda *_: pytest.fail("made again"))
     install_converter()
     assert "is ready: onnx2tf==2.6.9" in capsys.readouterr().err
     assert check_converter()[0].is_ok
@@ -90,26 +83,26 @@ def test_a_tampered_package_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     code = f"open({str(proof)!r}, 'w').close()\ndef convert(): pass\n"
     planted_index(tmp_path / "index", {**known, **pins}, monkeypatch, code)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._candidates", lambda: [sys.executable])
+    monkeypatch.setattr("embedl_hub.machine.environment._candidates", lambda _: [sys.executable])
     with pytest.raises(ConfigError, match=r"(?s)HASHES.*has changed it.*Try again with: embedl-hub doctor --install"):
-        need_environment(lambda _: None)
+        ENVIRONMENT.need(lambda _: None)
     assert not proof.exists()
-    assert find_environment() is None
+    assert ENVIRONMENT.find() is None
 
 
 def test_what_is_downloaded_is_said_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Count, size and names, how to do it at another time and how to forbid it; then pip starts."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._candidates", lambda: [sys.executable])
+    monkeypatch.setattr("embedl_hub.machine.environment._candidates", lambda _: [sys.executable])
     said: list[str] = []
 
-    def stop(argv: list[str], *_: object) -> None:
+    def stop(_: object, argv: list[str], *_more: object) -> None:
         said.append(" ".join(argv))
         raise ConfigError("stopped")
 
-    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._run", stop)
+    monkeypatch.setattr("embedl_hub.machine.environment.Recipe._run", stop)
     with pytest.raises(ConfigError, match="stopped"):
-        need_environment(said.append)
+        ENVIRONMENT.need(said.append)
     assert "'venv'" in said[-1] or "-m venv" in said[-1]
     for words in ("25 packages, ", " MB: absl-py ", "onnx2tf 2.6.9 (2.6 MB)", "doctor --install tflite", "OFFLINE=1"):
         assert words in said[1]
@@ -119,9 +112,9 @@ def test_offline_nothing_is_downloaded(tmp_path: Path, monkeypatch: pytest.Monke
     """And the error says what to run, and where."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setenv(OFFLINE_VARIABLE, "1")
-    monkeypatch.setattr("embedl_hub.toolchains.tflite.environment._run", lambda *_: pytest.fail("something was run"))
+    monkeypatch.setattr("embedl_hub.machine.environment.Recipe._run", lambda *_: pytest.fail("something was run"))
     with pytest.raises(ConfigError, match=r"OFFLINE=1 forbids it.*run where pip.*doctor --install tflite"):
-        need_environment(lambda _: pytest.fail("something was said"))
+        ENVIRONMENT.need(lambda _: pytest.fail("something was said"))
 
 
 def test_a_machine_without_a_lock_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +124,7 @@ def test_a_machine_without_a_lock_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(
         ConfigError, match=r"riscv64 with Python 3.*no packages whose hashes we know.*x86_64 or aarch64"
     ):
-        need_environment(lambda _: None)
+        ENVIRONMENT.need(lambda _: None)
 
 
 _INSTALLED = """
@@ -151,7 +144,7 @@ print(json.dumps([here, needs]))
 
 def test_the_environment_is_the_lock(converter: Path, cache: Path) -> None:
     """No package more, none less, no other version; and what they need of each other is there."""
-    made = find_environment()
+    made = ENVIRONMENT.find()
     assert made is not None
     argv = [str(made.python), "-I", "-c", _INSTALLED]
     here, needs = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
