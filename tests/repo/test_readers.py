@@ -31,7 +31,7 @@ OURS = {
     "embedl_hub/models/calibration.py zipfile.ZipFile": "written",
     "embedl_hub/models/onnx_file.py onnx.load": "the reader of models; weights come by the bounded reader",
     "embedl_hub/toolchains/onnxruntime/probes.py onnx.load": "a model that we made",
-    "embedl_hub/toolchains/onnxruntime/quantize.py onnx.load": "a model that we prepared",
+    "embedl_hub/quantization/quantize.py onnx.load": "a model that we prepared",
     "embedl_hub/toolchains/onnxruntime/workload.py json.loads": "the runtime's own trace, in a process of its own",
     "embedl_hub/toolchains/onnxruntime/workload.py onnx.load": "a model that we prepared",
     "embedl_hub/toolchains/tflite/compile.py json.loads": "the answer of our converter",

@@ -43,7 +43,7 @@ class Runtime:
 
     The program's command is called like its Python package, ``module``. Messages name what a Python needs to run it,
     the extras of the hub and of the device programs that bring it, the class of a board's settings, and what may help
-    when the runtime crashed.
+    when the runtime crashed. Where a model is a folder, the program is given the file in it with ``model_suffix``.
 
     A runtime that need not be installed beside the hub says by ``interpreter`` which Python of this machine has it,
     for a device's settings; None, or no function, is the one that runs the hub.
@@ -58,6 +58,7 @@ class Runtime:
     board_config: str
     after_a_crash: str
     interpreter: Callable[[ProviderConfig], str | None] | None = None
+    model_suffix: str = ".onnx"
 
     @property
     def command(self) -> str:

@@ -87,10 +87,12 @@ def call_program(
             return _answer(machine, command, result.stdout, may_be_silent=may_be_silent)
 
 
-def send_model(machine: Machine[ProviderConfig], artifact: LoggedArtifact, local: Path) -> RemotePath:
+def send_model(
+    machine: Machine[ProviderConfig], artifact: LoggedArtifact, local: Path, suffix: str = ".onnx"
+) -> RemotePath:
     """Send a model, a file or a folder with one in it, and return the path of its file there."""
     there = machine.send(artifact)
-    return there / model_file(local).name if local.is_dir() else there
+    return there / model_file(local, suffix).name if local.is_dir() else there
 
 
 def input_name(file_name: str) -> str:
@@ -301,7 +303,8 @@ def measure_in_turns(
     local = [ctx.bring_here(model.path) for model in models]
     # That each can take the data is checked before any of them is sent.
     data_args = [data_arguments(machine, read_inputs(path), data) for path in local][-1]
-    files = [send_model(machine, model.path, path) for model, path in zip(models, local, strict=True)]
+    pairs = zip(models, local, strict=True)
+    files = [send_model(machine, model.path, path, runtime.model_suffix) for model, path in pairs]
     model_args = [arg for file in files for arg in ("--model", file)]
     plan = _plan(machine.config, samples, len(files))
     document = call_program(machine, runtime, "pair", [*model_args, *data_args, *args, *plan])

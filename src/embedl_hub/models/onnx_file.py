@@ -61,13 +61,13 @@ class Tensor:
         )
 
 
-def model_file(path: Path) -> Path:
-    """Return the ONNX file itself: the path, or the one ONNX file in a folder."""
+def model_file(path: Path, suffix: str = ".onnx") -> Path:
+    """Return the model's file itself: the path, or the one such file in a folder."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix == ".onnx")
+        found = sorted(file for file in path.iterdir() if file.suffix == suffix)
         if len(found) != 1:
             names = quoted_list(file.name for file in found)
-            raise RefusedError(f"The folder {path} must hold one .onnx file, it holds: {names}.")
+            raise RefusedError(f"The folder {path} must hold one {suffix} file, it holds: {names}.")
         return found[0]
     if not path.is_file():
         raise RefusedError(f"There is no model {path}.")

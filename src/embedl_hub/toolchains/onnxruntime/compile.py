@@ -5,27 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError
-from embedl_hub.core.invoke import is_ruined
 from embedl_hub.machine.machine import Machine, unlogged
 from embedl_hub.machine.program import call_program, log_source, send_model
 from embedl_hub.models import onnx_file
-from embedl_hub.models.calibration import on_disk, open_calibration
+from embedl_hub.quantization.steps import Wanted, prepare, quantize_there
 from embedl_hub.refusal import RefusedError, refusals_as
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiledModel
 from embedl_hub.toolchains.onnxruntime.predict import is_wanted, predict
-from embedl_hub.toolchains.onnxruntime.quantize import (
-    METHODS,
-    NumberFormat,
-    Request,
-    number_format,
-    quantize,
-    refuse_quantized,
-)
 from embedl_hub.toolchains.onnxruntime.runtime import RUNTIME, settings, warn_of_kernels
 
 if TYPE_CHECKING:
@@ -95,41 +86,12 @@ def _quantize(
     options: CompileOptions,
 ) -> tuple[Path, dict[str, object]]:
     """Return the INT8 model and how its integers stand for numbers."""
-    refuse_quantized(prepared)
-    method = options.calibration_method or METHODS[0]
-    if method not in METHODS:
-        raise RefusedError(f"calibration_method is one of {', '.join(METHODS)}, not {method!r}.")
-    data = on_disk(options.calibration_data, machine.scratch)
-    samples = open_calibration(data, inputs)
-    ctx.client.log_param("calibration_samples", samples.count)
-    # Asked before the long part: a board without a runtime says so now.
-    doctor = call_program(machine, RUNTIME, "doctor", [])
-    if doctor.get("problem"):
-        raise RefusedError(f"{doctor['problem']} (doctor on {machine.title})")
-    _predict_gain(ctx, machine, prepared, options, doctor)
-    form = _number_format(machine, doctor)
-    ctx.client.run.log_batch({"number_format": asdict(form), "int8_kernels": form.kernels})
-    answer = quantize(
-        Request(
-            str(prepared), str(prepared.with_name(prepared.name.replace(".prepared", ".int8"))), str(data), method,
-            form.portable, activations=form.activations, weights=form.weights, per_channel=options.per_channel,
-            quantize_io=options.quantize_io,
-        ),
-        machine.scratch,
-    )  # fmt: skip
-    quantization = {"method": method, "format": asdict(form), **answer["io"]}
-    params = {"quantized_ops": answer["ops"], "remedies": answer["remedies"], "quantization": quantization}
-    ctx.client.run.log_batch({**params, "calibration_samples_left_out": answer["samples_left_out"]})
-    _log_drift(ctx, answer["drift"])
-    return Path(answer["output"]), quantization
-
-
-def _number_format(machine: Machine[ONNXRuntimeConfig], doctor: Mapping[str, Any]) -> NumberFormat:
-    """Return the format for a machine; what the board answered counts unless the spec names another processor."""
-    board = doctor.get("board") or {}
-    same = str(board.get("architecture", "")).lower() == machine.architecture.lower()
-    kernels = (doctor.get("kernels") or {}) if same else {}
-    return number_format(machine.architecture, tuple(board.get("cpu_features") or ()), kernels.get("u8s8"))
+    wanted = Wanted(
+        options.calibration_data, options.calibration_method, options.per_channel, quantize_io=options.quantize_io
+    )
+    calibration = prepare(ctx, machine, RUNTIME, prepared, inputs, wanted)
+    _predict_gain(ctx, machine, prepared, options, calibration.doctor)
+    return quantize_there(ctx, machine, prepared, calibration)
 
 
 def _predict_gain(
@@ -156,20 +118,6 @@ def _predict_gain(
     ctx.client.log_metric("predicted_speedup_low", prediction.gain.low)
     ctx.client.log_metric("predicted_speedup_high", prediction.gain.high)
     ctx.client.log_artifact(prediction.costs, name="kernel_costs")
-
-
-def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:
-    """Record how far INT8 is from float on calibration data, and say aloud what no user would want."""
-    ctx.client.log_param("calibration_drift", drift)
-    for output in drift:
-        if is_ruined(output["cosine"], output["finite_share"]):
-            _LOG.warning(
-                "INT8 changes output %r beyond use even on calibration data: cosine %.3f to float, %.0f%% are numbers. "
-                "Another calibration_method or per_channel may help; some models cannot be INT8 as a whole.",
-                output["name"], output["cosine"], 100 * output["finite_share"],
-            )  # fmt: skip
-    if drift:
-        ctx.client.log_metric("calibration_cosine", min(output["cosine"] for output in drift))
 
 
 def _optimize(

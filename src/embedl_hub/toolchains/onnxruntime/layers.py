@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from embedl_hub.models.onnx_file import nodes_of
+from embedl_hub.models.source_nodes import Claims
 
 if TYPE_CHECKING:
     import onnx
@@ -27,21 +27,6 @@ _OP_DRESS = re.compile(r"^(QLinear|Fused|DynamicQuantize|NhwcFused|Q(?=Gemm|Atte
 # Kernels that only move or convert data: never anchored by the tensor they write, only by their own name.
 _MOVERS = {"QuantizeLinear", "DequantizeLinear", "ReorderInput", "ReorderOutput", "Transpose", "Cast", "Reshape",
            "Identity", "MemcpyToHost", "MemcpyFromHost", "Unsqueeze", "Squeeze"}  # fmt: skip
-_WITHOUT_WORK = {"Constant", "Identity", "Dropout"}
-
-
-@dataclass
-class _Claims:
-    """Who stands for which source node; the first claim holds."""
-
-    sources: dict[str, onnx.NodeProto]
-    of: dict[str, int] = field(default_factory=dict)
-
-    def claim(self, name: str, row: int) -> None:
-        self.of.setdefault(name, row)
-
-    def nodes(self, row: int) -> list[str]:
-        return [name for name in self.sources if self.of.get(name) == row]
 
 
 def map_layers(rows: Sequence[LayerRow], compiled: onnx.ModelProto, source: onnx.ModelProto) -> list[tuple[str, ...]]:
@@ -49,9 +34,8 @@ def map_layers(rows: Sequence[LayerRow], compiled: onnx.ModelProto, source: onnx
 
     ``compiled`` is the model that ran, ``source`` what it was compiled from, with a name on every node.
     """
-    nodes = list(nodes_of(source.graph))
-    claims = _Claims({node.name: node for node in nodes})
-    makers = {output: node.name for node in nodes for output in node.output if output}
+    claims = Claims.of_model(source)
+    makers = claims.makers
     written = {node.name: list(node.output) for node in nodes_of(compiled.graph)}
     for index, row in enumerate(rows):
         if short := next(filter(claims.sources.__contains__, _stripped(row.name, _NODE_ENDINGS)), None):
@@ -59,12 +43,9 @@ def map_layers(rows: Sequence[LayerRow], compiled: onnx.ModelProto, source: onnx
     for index, row in enumerate(rows):
         for name in _by_tensor(row, written, makers, claims.sources):
             claims.claim(name, index)
-    readers = _readers(nodes)
     for index, row in enumerate(rows):
-        _absorb_before(index, row.op_type, claims, makers)
-    working = _working(nodes, {value.name for value in source.graph.initializer})
-    _join_producers(working, claims, makers)
-    _join_readers(working, claims, readers)
+        _absorb_before(index, row.op_type, claims)
+    claims.join_neighbors(source)
     return [tuple(claims.nodes(index)) for index in range(len(rows))]
 
 
@@ -103,51 +84,8 @@ def _undressed(op_type: str) -> str:
     return _OP_DRESS.sub("", op_type)
 
 
-def _absorb_before(index: int, op_type: str, claims: _Claims, makers: Mapping[str, str]) -> None:
+def _absorb_before(index: int, op_type: str, claims: Claims) -> None:
     """A layer that was anchored at the end of what it fused takes in what leads there."""
     own = claims.nodes(index)
-    if not own or _undressed(op_type) in {claims.sources[name].op_type for name in own}:
-        return
-    waiting = list(own)
-    while waiting:
-        for tensor in claims.sources[waiting.pop()].input:
-            before = makers.get(tensor)
-            if before is not None and before not in claims.of:
-                claims.claim(before, index)
-                waiting.append(before)
-
-
-def _working(nodes: Sequence[onnx.NodeProto], constants: set[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that cost time at run time: not what is computed once at load time, nor what does nothing."""
-    constant = set(constants)
-    working = []
-    for node in nodes:
-        if all(name in constant for name in node.input if name):
-            constant.update(node.output)
-        elif node.op_type not in _WITHOUT_WORK:
-            working.append(node)
-    return working
-
-
-def _join_producers(nodes: Sequence[onnx.NodeProto], claims: _Claims, makers: Mapping[str, str]) -> None:
-    """What is left between two layers was fused into the one before it: an activation, an addition, a folded norm."""
-    for node in nodes:
-        before = [claims.of[maker] for name in node.input if (maker := makers.get(name)) in claims.of and maker]
-        if node.name not in claims.of and before:
-            claims.claim(node.name, max(before))
-
-
-def _join_readers(nodes: Sequence[onnx.NodeProto], claims: _Claims, readers: Mapping[str, list[str]]) -> None:
-    """What stands before every layer joins the first that reads it."""
-    for node in reversed(nodes):
-        after = [claims.of[name] for output in node.output for name in readers.get(output, ()) if name in claims.of]
-        if node.name not in claims.of and after:
-            claims.claim(node.name, min(after))
-
-
-def _readers(nodes: Sequence[onnx.NodeProto]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for node in nodes:
-        for name in node.input:
-            found.setdefault(name, []).append(node.name)
-    return found
+    if own and _undressed(op_type) not in {claims.sources[name].op_type for name in own}:
+        claims.absorb_before(index)

@@ -22,11 +22,11 @@ from embedl_hub.core.device import LocalCommandRunner
 from embedl_hub.machine.machine import Machine, open_machine, unlogged
 from embedl_hub.machine.program import call_program
 from embedl_hub.models.onnx_file import fix_input_shape, read_model, write_model
+from embedl_hub.quantization.quantize import number_format, refuse_quantized
 from embedl_hub.refusal import RefusedError
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiler
 from embedl_hub.toolchains.onnxruntime.config import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
 from embedl_hub.toolchains.onnxruntime.probes import VERSION, ProbesRequest, write_probes
-from embedl_hub.toolchains.onnxruntime.quantize import number_format, refuse_quantized
 from embedl_hub.toolchains.onnxruntime.runtime import RUNTIME, settings
 from embedl_hub.toolchains.onnxruntime.workload import WorkloadRequest, has_open_sizes, workload
 from embedl_kernels import CostTable, Gain, predict_gain, read_costs, works_of
@@ -34,7 +34,7 @@ from embedl_kernels import CostTable, Gain, predict_gain, read_costs, works_of
 if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.device import AnyPath
-    from embedl_hub.toolchains.onnxruntime.quantize import NumberFormat
+    from embedl_hub.quantization.quantize import NumberFormat
 
 COSTS_FOLDER = "kernel_costs"
 OFF = "EMBEDL_HUB_PREDICTION"

@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 from embedl_hub.machine.machine import zipped
 from embedl_hub.machine.worker import call_worker, serve
-from embedl_hub.toolchains.onnxruntime.quantize import Integers, flat_biases, float_model
+from embedl_hub.quantization.quantize import Integers, flat_biases, float_model
 from embedl_hub.toolchains.onnxruntime.workload import give_weights, int8_of, take_weights
 
 # Raised when the networks change: a table of other networks is another table.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_hub.machine.machine import Machine, Runtime
 from embedl_hub.machine.program import log_kernels
 from embedl_hub.models.onnx_file import read_graph, read_model
-from embedl_hub.toolchains.onnxruntime.portable import requires_of, saturating_layers
+from embedl_hub.quantization.portable import requires_of, saturating_layers
 from embedl_kernels import get_family
 
 if TYPE_CHECKING:

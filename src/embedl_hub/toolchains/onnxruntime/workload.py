@@ -21,8 +21,7 @@ from onnx import helper, numpy_helper
 
 from embedl_hub.machine.worker import call_worker, serve
 from embedl_hub.models.onnx_file import Tensor, inputs_of, read_graph, replace_items
-from embedl_hub.refusal import RefusedError
-from embedl_hub.toolchains.onnxruntime.quantize import (
+from embedl_hub.quantization.quantize import (
     Integers,
     flat_biases,
     float_model,
@@ -31,6 +30,7 @@ from embedl_hub.toolchains.onnxruntime.quantize import (
     quantized,
     quantized_ops,
 )
+from embedl_hub.refusal import RefusedError
 
 Sizes = dict[str, tuple[int, ...]]
 

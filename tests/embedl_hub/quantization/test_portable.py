@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from support.families import Emulated
 from support.models import save
 
-from embedl_hub.toolchains.onnxruntime.portable import requires_of, saturating_layers
-from embedl_hub.toolchains.onnxruntime.quantize import Request, _quantize_here
+from embedl_hub.quantization.portable import requires_of, saturating_layers
+from embedl_hub.quantization.quantize import Request, _quantize_here
 from embedl_kernels import EXACT_U8S8
 
 _GET = Callable[[str], Emulated]

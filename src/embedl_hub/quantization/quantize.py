@@ -1,6 +1,6 @@
 """INT8 by onnxruntime.quantization, in a process of its own: its memory, its messages and its crashes stay there.
 
-``python -m embedl_hub.toolchains.onnxruntime.quantize REQUEST.json`` prints one JSON object.
+``python -m embedl_hub.quantization.quantize REQUEST.json`` prints one JSON object.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,7 @@ class Integers:
     weights: str = "int8"
     per_channel: bool = False
     quantize_io: bool = False
+    op_types: Sequence[str] = ()  # what becomes integers; what ONNX Runtime's CPU kernels fuse when empty
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _quantize_here(request: Request, folder: Path) -> dict[str, Any]:
     model = flat_biases(float_model(Path(request.model), folder))
     inputs = onnx_file.inputs_of(onnx_file.read_graph(Path(request.model)))
     samples = open_calibration(Path(request.calibration), inputs)
-    op_types = quantized_ops(quantize_io=request.quantize_io)
+    op_types = list(request.op_types) or quantized_ops(quantize_io=request.quantize_io)
     kind = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}[request.method]
     calibrator = ort_quantization.create_calibrator(
         model, op_types, str(folder / "augmented.onnx"), CalibrationMethod[kind],
@@ -165,7 +166,7 @@ def _fit_kernels(
     """Give weights of all 8 bits the form of the target, in place, and return what each layer got."""
     import onnx  # noqa: PLC0415 - only this process needs it
 
-    from embedl_hub.toolchains.onnxruntime.portable import make_portable, narrow, require_exact, saturating_layers  # noqa: PLC0415 - needs onnx
+    from embedl_hub.quantization.portable import make_portable, narrow, require_exact, saturating_layers  # noqa: PLC0415 - needs onnx
 
     if request.activations == "int8":
         narrow(result)

@@ -13,13 +13,13 @@ import onnx
 import pytest
 from support.models import residual_net, save
 
+from embedl_hub.quantization.quantize import NumberFormat, Request, number_format
 from embedl_hub.refusal import RefusedError
-from embedl_hub.toolchains.onnxruntime.quantize import NumberFormat, Request, number_format
 
 MEASURED = """\
 import runpy, sys
 try:
-    runpy.run_module("embedl_hub.toolchains.onnxruntime.quantize", run_name="__main__")
+    runpy.run_module("embedl_hub.quantization.quantize", run_name="__main__")
 except SystemExit as ending:
     code = ending.code
 lines = open("/proc/self/status").read().splitlines()
