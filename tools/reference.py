@@ -54,7 +54,7 @@ _PROGRAMS_HEAD = """\
 
 What runs and measures models, on this machine and on boards: Python 3.8 or newer, numpy and the runtime.
 The hub calls them, and brings them to a board that lacks them.
-By hand: `pip install 'edgeproof-device[onnxruntime]'` or `'edgeproof-device[litert]'`.
+By hand: `pip install 'edgeproof-device[onnxruntime]'`, with the extra `litert` or `openvino` for those.
 Each command prints one JSON object, messages go to stderr, and another exit code than 0 is a failure.
 What `profile` prints is [the profile document](profile-document.md).
 This page is written by `tools/reference.py` from the programs themselves.
@@ -513,9 +513,11 @@ def pages() -> dict[Path, str]:
     from embedl_hub.cli.main import own_commands  # noqa: PLC0415
     from embedl_litert import cli as litert  # noqa: PLC0415
     from embedl_onnxruntime import cli as onnxruntime  # noqa: PLC0415
+    from embedl_openvino import cli as openvino  # noqa: PLC0415
 
+    programs = [each._program().parser for each in (onnxruntime, litert, openvino)]  # noqa: SLF001
     made = {
-        REFERENCE / "device-programs.md": programs_page([onnxruntime._program().parser, litert._program().parser]),  # noqa: SLF001
+        REFERENCE / "device-programs.md": programs_page(programs),
         ROOT / "docs" / "decisions" / "README.md": decisions_page(),
         ROOT / "examples" / "README.md": examples_page(),
     }

@@ -2,10 +2,10 @@
 
     python tools/toolchain_table.py [--board user@host] [--trtexec PATH] [--json]
 
-Real: ONNX Runtime, LiteRT, the TFLite converter in its environment, SSH to an sshd of our own, TensorRT-RTX's builder.
-Stand-ins: trtexec in three versions, and the clouds behind their vendors' real clients. A trtexec on this machine, or
-on the machine that ``--board`` names, makes those cells real. Times of stand-ins mean nothing. Exit code 1 when a cell
-fails: an error, answers that are not ONNX Runtime's, or work where a refusal was due.
+Real: ONNX Runtime, OpenVINO, LiteRT, the TFLite converter in its environment, SSH to an sshd of our own, TensorRT-RTX's
+builder. Stand-ins: trtexec in three versions, and the clouds behind their vendors' real clients. A trtexec on this
+machine, or on the machine that ``--board`` names, makes those cells real. Times of stand-ins mean nothing. Exit code 1
+when a cell fails: an error, answers that are not ONNX Runtime's, or work where a refusal was due.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ import numpy as np
 from botocore.stub import Stubber
 
 from embedl_hub.core import HubContext
-from embedl_hub.core.compile import ONNXRuntimeCompiler, TensorRTCompiler, TFLiteCompiler
+from embedl_hub.core.compile import ONNXRuntimeCompiler, OpenVINOCompiler, TensorRTCompiler, TFLiteCompiler
 from embedl_hub.core.device import (
     Device,
     DeviceSpec,
     EmbedlLiteRTConfig,
     EmbedlONNXRuntimeConfig,
+    EmbedlOpenVINOConfig,
     LiteRTConfig,
     ONNXRuntimeConfig,
+    OpenVINOConfig,
     QAIHubConfig,
     SSHCommandRunner,
     SSHConfig,
     TensorRTRTXConfig,
     TrtexecConfig,
 )
-from embedl_hub.core.invoke import ONNXRuntimeInvoker, TensorRTInvoker, TFLiteInvoker
-from embedl_hub.core.profile import ONNXRuntimeProfiler, TensorRTProfiler, TFLiteProfiler
+from embedl_hub.core.invoke import ONNXRuntimeInvoker, OpenVINOInvoker, TensorRTInvoker, TFLiteInvoker
+from embedl_hub.core.profile import ONNXRuntimeProfiler, OpenVINOProfiler, TensorRTProfiler, TFLiteProfiler
 from embedl_hub.errors import HubError
 from embedl_hub.machine.environment import CACHE_VARIABLE
 from embedl_hub.toolchains.tflite.environment import ENVIRONMENT
@@ -63,10 +65,11 @@ STEPS = ("compile", "profile", "invoke")
 COMPONENTS: dict[str, tuple[Any, Any, Any]] = {
     "TFLite": (TFLiteCompiler, TFLiteProfiler, TFLiteInvoker),
     "ONNX Runtime": (ONNXRuntimeCompiler, ONNXRuntimeProfiler, ONNXRuntimeInvoker),
+    "OpenVINO": (OpenVINOCompiler, OpenVINOProfiler, OpenVINOInvoker),
     "TensorRT": (TensorRTCompiler, TensorRTProfiler, TensorRTInvoker),
 }
 # How far answers may be from ONNX Runtime's, as a share of their range; a GPU computes with shorter floats by default.
-LIMITS = {"TFLite": 1e-3, "ONNX Runtime": 1e-5, "TensorRT": 1e-2}
+LIMITS = {"TFLite": 1e-3, "ONNX Runtime": 1e-5, "OpenVINO": 1e-5, "TensorRT": 1e-2}
 CLOUD = "the cloud; its client is real"
 QUICK: dict[str, Any] = {
     "iterations": 20, "min_seconds": 0.05, "max_warmup_seconds": 0.2, "layer_runs": 3, "threads": 1,
@@ -131,7 +134,7 @@ class Table:
 
     def cells(self) -> Iterator[Cell]:
         """Yield the cells as they are run."""
-        for number, row in enumerate((*self._tflite(), *self._onnxruntime(), *self._tensorrt())):
+        for number, row in enumerate((*self._tflite(), *self._onnxruntime(), *self._openvino(), *self._tensorrt())):
             self._fresh_cache(number)
             with HubContext("table", [row.device], home=self._folder / "home") as ctx:
                 for step in row.steps:
@@ -214,6 +217,12 @@ class Table:
         program = EmbedlONNXRuntimeConfig(_beside("embedl-onnxruntime"), **QUICK)
         yield Row("ONNX Runtime", self._over_ssh(program, "embedl_onnxruntime"), "real", "ONNX Runtime, SSH")
         yield Row("ONNX Runtime", _phone(), "stand-in", CLOUD)
+
+    def _openvino(self) -> Iterator[Row]:
+        here = Device("this machine", provider_type="local", provider_config=OpenVINOConfig(**QUICK))
+        yield Row("OpenVINO", here, "real", "OpenVINO")
+        program = EmbedlOpenVINOConfig(_beside("embedl-openvino"), **QUICK)
+        yield Row("OpenVINO", self._over_ssh(program, "embedl_openvino"), "real", "OpenVINO, SSH")
 
     def _stub_aws(self) -> None:
         links, client = aws.Links(), aws.make_client()

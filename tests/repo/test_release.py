@@ -100,6 +100,7 @@ def _check_wheel(wheel: Path, name: str, pyproject: dict[str, Any]) -> None:
         "embedl_kernels",
         "embedl_litert",
         "embedl_onnxruntime",
+        "embedl_openvino",
     }
     assert any(each.endswith(".dist-info/licenses/LICENSE") for each in names), name
     # A backend extends embedl_deploy, whose own marker stands for all that is below it.
@@ -250,8 +251,8 @@ def test_the_hub_alone(empty: Empty, capsys: pytest.CaptureFixture[str]) -> None
 def test_the_device_programs_alone(empty: Empty) -> None:
     """Numpy and nothing else."""
     empty.install("edgeproof-device")
-    empty.imports(_faces("embedl_onnxruntime", "embedl_litert", "embedl_device", "embedl_kernels"))
-    for program in ("embedl-onnxruntime", "embedl-litert"):
+    empty.imports(_faces("embedl_onnxruntime", "embedl_litert", "embedl_openvino", "embedl_device", "embedl_kernels"))
+    for program in ("embedl-onnxruntime", "embedl-litert", "embedl-openvino"):
         assert "usage:" in empty.run(program, "--help")
         assert empty.run(program, "--version").strip() == f"{program} {VERSION}"
 

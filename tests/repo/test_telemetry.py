@@ -50,6 +50,36 @@ def test_it_would_otherwise(bare: dict[str, str], tmp_path: Path) -> None:
     assert notes(bare)
 
 
+WATCHED = """
+import runpy, socket, sys, threading
+import openvino_telemetry.main as telemetry
+
+def refuse(*args, **kwargs):
+    raise SystemExit("OpenVINO's telemetry was used")
+
+telemetry.Telemetry.__init__ = refuse
+{load}
+"""
+OURS = "sys.argv = ['x', 'doctor']; from embedl_openvino.cli import main; sys.exit(main())"
+
+
+def test_openvino_reports_nothing(bare: dict[str, str], tmp_path: Path) -> None:
+    """Its import alone would, without a question, unless its reporter cannot be imported."""
+    argv = [sys.executable, "-c"]
+    told = subprocess.run(
+        [*argv, WATCHED.format(load="import openvino")], env=bare, cwd=tmp_path, capture_output=True, text=True,
+        check=False, timeout=120,
+    )  # fmt: skip
+    assert "telemetry was used" in told.stderr
+    silent = subprocess.run(
+        [*argv, WATCHED.format(load=OURS)], env=bare, cwd=tmp_path, capture_output=True, text=True, check=False,
+        timeout=120,
+    )  # fmt: skip
+    assert silent.returncode == 0, silent.stderr
+    assert '"openvino": "' in silent.stdout
+    assert not [path for path in Path(bare["HOME"]).rglob("*") if "intel" in str(path).lower()]
+
+
 def test_a_profile_keeps_no_notes(bare: dict[str, str], tmp_path: Path) -> None:
     """Through the command line, the worker and the device program."""
     run(bare, tmp_path, "-m", "embedl_hub", "profile", "onnxruntime", "net.onnx", "--here")

@@ -60,7 +60,7 @@ def test_packages_for_a_board(folder: Path) -> None:
     assert ran(folder) == ""
 
 
-@pytest.mark.parametrize("kind", ["embedl_onnxruntime", "embedl_litert"])
+@pytest.mark.parametrize("kind", ["embedl_onnxruntime", "embedl_litert", "embedl_openvino"])
 def test_the_checks_of_a_board_that_is_this_machine(folder: Path, kind: str) -> None:
     """Each says a version, of what is installed."""
     for argv in find_device_kind(kind).checks(Device("board", LocalCommandRunner(), provider_type=kind)).values():

@@ -7,6 +7,8 @@ import numpy as np
 CalibrationData: TypeAlias = str | os.PathLike[str] | Mapping[str, 'np.ndarray']
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiledModel as ONNXRuntimeCompiledModel
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiler as ONNXRuntimeCompiler
+from embedl_hub.toolchains.openvino.components import OpenVINOCompiledModel as OpenVINOCompiledModel
+from embedl_hub.toolchains.openvino.components import OpenVINOCompiler as OpenVINOCompiler
 from embedl_hub.toolchains.tflite.components import TFLiteCompiledModel as TFLiteCompiledModel
 from embedl_hub.toolchains.tflite.components import TFLiteCompiler as TFLiteCompiler
 from embedl_hub.toolchains.tensorrt.components import TensorRTCompiledModel as TensorRTCompiledModel

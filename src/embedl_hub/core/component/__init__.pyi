@@ -18,6 +18,7 @@ class ProviderType(StrEnum):
     AWS = 'aws'
     EMBEDL_LITERT = 'embedl_litert'
     EMBEDL_ONNXRUNTIME = 'embedl_onnxruntime'
+    EMBEDL_OPENVINO = 'embedl_openvino'
     QAI_HUB = 'qai_hub'
     TENSORRT_RTX = 'tensorrt_rtx'
     TRTEXEC = 'trtexec'

@@ -46,9 +46,11 @@ from embedl_hub.trust import DEVICES_FILE as DEVICES_FILE
 from embedl_hub.clouds.aws.config import AWSConfig as AWSConfig
 from embedl_hub.toolchains.tflite.config import EmbedlLiteRTConfig as EmbedlLiteRTConfig
 from embedl_hub.toolchains.onnxruntime.config import EmbedlONNXRuntimeConfig as EmbedlONNXRuntimeConfig
+from embedl_hub.toolchains.openvino.config import EmbedlOpenVINOConfig as EmbedlOpenVINOConfig
 from embedl_hub.toolchains.tflite.config import LiteRTConfig as LiteRTConfig
 from embedl_hub.toolchains.onnxruntime.config import ONNXRuntimeConfig as ONNXRuntimeConfig
+from embedl_hub.toolchains.openvino.config import OpenVINOConfig as OpenVINOConfig
 from embedl_hub.clouds.qai_hub.config import QAIHubConfig as QAIHubConfig
 from embedl_hub.toolchains.tensorrt.config import TensorRTRTXConfig as TensorRTRTXConfig
 from embedl_hub.toolchains.tensorrt.config import TrtexecConfig as TrtexecConfig
-class LocalConfig(ONNXRuntimeConfig, LiteRTConfig): ...
+class LocalConfig(ONNXRuntimeConfig, OpenVINOConfig, LiteRTConfig): ...

@@ -8,6 +8,8 @@ from embedl_hub.core.invoke._invoker import is_ruined as is_ruined
 from embedl_hub.errors import InvokeError as InvokeError
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeInvocationResult as ONNXRuntimeInvocationResult
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeInvoker as ONNXRuntimeInvoker
+from embedl_hub.toolchains.openvino.components import OpenVINOInvocationResult as OpenVINOInvocationResult
+from embedl_hub.toolchains.openvino.components import OpenVINOInvoker as OpenVINOInvoker
 from embedl_hub.toolchains.tflite.components import TFLiteInvocationResult as TFLiteInvocationResult
 from embedl_hub.toolchains.tflite.components import TFLiteInvoker as TFLiteInvoker
 from embedl_hub.toolchains.tensorrt.components import TensorRTInvocationResult as TensorRTInvocationResult

@@ -12,6 +12,9 @@ from embedl_hub.errors import ProfileError as ProfileError
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimePairedProfiler as ONNXRuntimePairedProfiler
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeProfiler as ONNXRuntimeProfiler
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeProfilingResult as ONNXRuntimeProfilingResult
+from embedl_hub.toolchains.openvino.components import OpenVINOPairedProfiler as OpenVINOPairedProfiler
+from embedl_hub.toolchains.openvino.components import OpenVINOProfiler as OpenVINOProfiler
+from embedl_hub.toolchains.openvino.components import OpenVINOProfilingResult as OpenVINOProfilingResult
 from embedl_hub.toolchains.tflite.components import TFLitePairedProfiler as TFLitePairedProfiler
 from embedl_hub.toolchains.tflite.components import TFLiteProfiler as TFLiteProfiler
 from embedl_hub.toolchains.tflite.components import TFLiteProfilingResult as TFLiteProfilingResult
