@@ -28,10 +28,13 @@ from embedl_hub.toolchains.tflite.environment import ENVIRONMENT
 from embedl_hub.tracking import hash_file
 
 if TYPE_CHECKING:
+    import onnx
+
     from embedl_hub.core.compile import CalibrationData
     from embedl_hub.core.context import HubContext
 
 _CAP_BYTES = 4 << 30
+_PAIR = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _MODEL, _ANSWER = "model.tflite", "answer.json"
 _LOG = logging.getLogger("embedl_hub")
 _CONVERT_S = 3600.0
@@ -48,9 +51,15 @@ def key_of(source_sha256: str, options: Mapping[str, Any], calibration: Path | N
         "options": dict(options),
         "calibration": None if calibration is None else _digest(calibration),
         "environment": ENVIRONMENT.key,
-        "code": hash_file(Path(converter.__file__)),
+        "code": [hash_file(path) for path in _code()],
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _code() -> list[Path]:
+    """Return the files of ours that a conversion runs."""
+    script = Path(converter.__file__)
+    return [script, *sorted((script.parent / "conversion").glob("*.py"))]
 
 
 def look_up(name: str) -> tuple[Path, dict[str, Any]] | None:
@@ -121,10 +130,6 @@ def compile_model(
 ) -> TFLiteCompiledModel:
     """Compile a model on this machine; the result runs on any."""
     with refusals_as(CompileError), scratch_folder() as scratch:
-        if quantize_io and calibration_data is None:
-            raise RefusedError(
-                "quantize_io is for INT8, which needs calibration_data (--calibration-data); give it, or leave it out."
-            )
         source = log_source(ctx, onnx_path, scratch, "tflite")
         data = None if calibration_data is None else on_disk(calibration_data, scratch)
         options = {"input_shape": input_shape and list(input_shape), "quantize_io": quantize_io}
@@ -152,6 +157,7 @@ def _convert(
 ) -> dict[str, Any]:
     """Run the converter and return its answer; the model is where ``output`` says."""
     model = prepared_model(source, input_shape)
+    _check_numbers(model, data, quantize_io=quantize_io)
     inputs = inputs_of(model)
     for tensor in inputs:
         if not tensor.is_fixed:
@@ -174,6 +180,21 @@ def _convert(
         "quantize_io": quantize_io,
     }
     return {**call_converter(request, scratch), "calibration_samples": None if samples is None else samples.count}
+
+
+def _check_numbers(model: onnx.ModelProto, data: Path | None, *, quantize_io: bool) -> None:
+    """Refuse options that do not fit what the model is: float, or INT8 by its own Q/DQ."""
+    is_quantized = any(node.op_type in _PAIR for node in model.graph.node)
+    if is_quantized and data is not None:
+        raise RefusedError(
+            "The model has Q/DQ of its own, so it takes no calibration_data (--calibration-data); leave it out, or "
+            "give the float model."
+        )
+    if quantize_io and not is_quantized and data is None:
+        raise RefusedError(
+            "quantize_io is for INT8, which needs calibration_data (--calibration-data) or a model with Q/DQ; give "
+            "either, or leave quantize_io out."
+        )
 
 
 def call_converter(request: Mapping[str, Any], scratch: Path) -> dict[str, object]:
@@ -206,7 +227,7 @@ def _failure_message(error: CommandError) -> str:
 
 def _log_answer(ctx: HubContext, answer: Mapping[str, Any], *, from_cache: bool) -> None:
     samples = answer["calibration_samples"]
-    params: dict[str, object] = {"from_cache": from_cache, "precision": "float32" if samples is None else "int8"}
+    params: dict[str, object] = {"from_cache": from_cache, "precision": "int8" if answer["quantization"] else "float32"}
     if samples is not None:
         params["calibration_samples"] = samples
     for kind in ("inputs", "outputs"):

@@ -25,7 +25,7 @@ class TFLiteCompiledModel(CompiledModel):
     output_name_mapping: Mapping[str, str] = field(default_factory=dict)  # likewise for outputs
     # ``inputs`` and ``outputs``: name, type, shape and order of axes before and after, scale, zero point
     tensors: Mapping[str, Any] = field(default_factory=dict)
-    # For INT8: scheme, operators left float, and the difference from the float source
+    # For INT8: scheme, operators left float, and the difference from the source, of a Q/DQ file in steps of its scales
     quantization: Mapping[str, Any] = field(default_factory=dict)
     source_of_tensors: Mapping[str, str] = field(default_factory=dict)  # the source's nodes by the tensors they became
     from_cache: bool = False  # whether the same conversion had been made before
@@ -50,10 +50,11 @@ class TFLiteCompiler(Component):
 
         Args:
             ctx: An open context.
-            onnx_path: An ONNX file, or a folder that holds one with its external data.
+            onnx_path: An ONNX file, or a folder that holds one with its external data. One with Q/DQ becomes INT8 with
+                its own scales and integers.
             device: A device on the context; the first compatible one when not given.
             input_shape: Fixes the shape of the model's input.
-            calibration_data: Given: INT8, from a path or a mapping of input names to arrays. Not given: float.
+            calibration_data: Given: INT8, from a path or a mapping of input names to arrays. Not given: as the file is.
             quantize_io: Inputs and outputs of the model are integers too.
         """
         raise NoProviderError

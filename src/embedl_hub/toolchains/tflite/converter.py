@@ -1,8 +1,9 @@
 """The converter, run by the Python of its own environment: ``python converter.py REQUEST.json`` prints one JSON object.
 
-Imports nothing of ours, because nothing of ours is installed there. Converts ONNX to TFLite with onnx2tf, quantizes
-with ai-edge-quantizer, finds out which tensor became which and in what layout, and holds the result against ONNX
-Runtime. Its environment's packages are imported on use: the hub reads the functions for arrays from here.
+Imports nothing of ours but the folder ``conversion`` beside it, because nothing of ours is installed there. Converts
+ONNX to TFLite with onnx2tf, quantizes with ai-edge-quantizer or as the Q/DQ of the file say, finds out which tensor
+became which and in what layout, and holds the result against ONNX Runtime. Its environment's packages are imported on
+use: the hub reads the functions for arrays from here.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import os
 import re
 import sys
 import time
+import types
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from .conversion.qdq import QdqFile
 
 MARK = "converter: error: "
 _VERSIONS = ("onnx2tf", "ai-edge-litert", "ai-edge-quantizer", "onnxruntime", "onnx")
@@ -75,9 +80,15 @@ def convert(request: Mapping[str, Any]) -> dict[str, object]:
     seconds: dict[str, float] = {}
     with _timed(seconds, "convert"):
         samples, expected = _checked_references(request)
-        floats = _best_converted(request, samples, expected)
-    made, quantization = floats, dict[str, object]()
-    if request["calibration"] is not None:
+        quantized = _taken_apart(request)
+        floats = _converted(request, samples, expected, quantized)
+    made, quantization, nodes = floats, dict[str, object](), dict[str, list[str]]()
+    sources = _sources(floats.path.parent)
+    if quantized is not None:
+        with _timed(seconds, "quantize"):
+            made, quantization, nodes = _carried_over(floats, request, samples, expected, quantized)
+        sources = {name: found[0] for name, found in nodes.items() if found}
+    elif request["calibration"] is not None:
         with _timed(seconds, "quantize"):
             made, quantization = _best_quantized(floats, request, samples, expected)
     Path(request["output"]).write_bytes(made.path.read_bytes())
@@ -87,7 +98,8 @@ def convert(request: Mapping[str, Any]) -> dict[str, object]:
         "check": floats.check,
         "quantization": quantization,
         "operators": _operators(made.path),
-        "source_of_tensors": _sources(floats.path.parent),
+        "source_of_tensors": sources,
+        "nodes_of_tensors": nodes,
         "size_bytes": made.path.stat().st_size,
         "seconds": seconds,
         "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
@@ -99,6 +111,62 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
     seconds[name] = round(time.perf_counter() - start, 3)
+
+
+def _taken_apart(request: Mapping[str, Any]) -> QdqFile | None:
+    """Return a Q/DQ file's numbers apart from its operators; None for a float model."""
+    import onnx
+
+    from .conversion import qdq
+
+    model = onnx.load(request["model"])
+    return qdq.take_apart(model) if qdq.has_qdq(model) else None
+
+
+def _converted(
+    request: Mapping[str, Any], samples: Sequence[Arrays], expected: Sequence[Arrays], quantized: QdqFile | None
+) -> Made:
+    """Return the float model: of a Q/DQ file, what is left without Q/DQ."""
+    if quantized is None:
+        return _best_converted(request, samples, expected)
+    import onnx
+
+    path = Path(request["work"]) / "without_qdq.onnx"
+    onnx.save(quantized.model, path)
+    session = _session(str(path))
+    names = [value.name for value in session.get_outputs()]
+    plain = [dict(zip(names, session.run(None, sample), strict=True)) for sample in samples]
+    return _best_converted({**request, "model": str(path)}, samples, plain)
+
+
+def _carried_over(
+    floats: Made, request: Mapping[str, Any], samples: Sequence[Arrays], expected: Sequence[Arrays], quantized: QdqFile
+) -> tuple[Made, dict[str, object], dict[str, list[str]]]:
+    """Return the INT8 model with a Q/DQ file's own numbers, what it does not do of them, and its tensors' nodes."""
+    from .conversion.quantize import CannotCarryError, carry_over
+
+    path, runner = Path(request["work"]) / "carried.tflite", Runner(floats.path)
+    by_name = {tensor["compiled_name"]: tensor for tensor in floats.inputs}
+    own = [(tensor["index"], by_name[tensor["name"]]) for tensor in runner.inputs]
+    feed: dict[int, np.ndarray] = {index: as_converted(tensor, samples[0][tensor["name"]]) for index, tensor in own}
+    try:
+        carried = carry_over(quantized, floats.path, samples[0], feed, path, quantize_io=request["quantize_io"])
+    except CannotCarryError as error:
+        raise ConverterError(str(error)) from error
+    runner = Runner(path)
+    inputs, outputs = _with_numbers(floats.inputs, runner.inputs), _with_numbers(floats.outputs, runner.outputs)
+    check = _check(runner, inputs, outputs, samples, expected)
+    for output in check:
+        step = carried.steps.get(output["name"])
+        output["steps"] = None if step is None else round(output["max_abs_error"] / step, 3)
+    facts: dict[str, object] = {
+        "scheme": "INT8 as the file's Q/DQ say",
+        "integer_operators": carried.integer_operators,
+        "float_operators": carried.float_operators,
+        "left_float": [item._asdict() for item in carried.refused],
+        "difference": check,
+    }
+    return Made(path, inputs, outputs, check), facts, {name: list(nodes) for name, nodes in carried.nodes.items()}
 
 
 def _best_converted(request: Mapping[str, Any], samples: Sequence[Arrays], expected: Sequence[Arrays]) -> Made:
@@ -290,7 +358,7 @@ class Runner:
         return [self._interpreter.get_tensor(tensor["index"]).copy() for tensor in self.outputs]
 
 
-def _details(value: Mapping[str, Any]) -> dict[str, object]:
+def _details(value: Mapping[str, Any]) -> dict[str, Any]:
     scale, zero_point = value["quantization"]
     return {
         "index": int(value["index"]),
@@ -523,4 +591,8 @@ def _operators(path: Path) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    # A script has no package; this one's holds the files beside it and nothing that our own would import.
+    __package__ = "converter_files"
+    sys.modules[__package__] = types.ModuleType(__package__)
+    sys.modules[__package__].__path__ = [str(Path(__file__).resolve().parent)]
     sys.exit(main(sys.argv[1]))

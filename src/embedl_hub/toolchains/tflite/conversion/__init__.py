@@ -1,0 +1,5 @@
+"""Q/DQ files of ONNX to INT8 models of TFLite, in the converter's own environment; imports nothing of ours.
+
+`qdq` reads the file and takes Q/DQ out of it, the converter makes a float model of the rest, `matching` finds out which
+of its tensors is which, `plan` decides what every operator becomes, `rewrite` writes it.
+"""

@@ -1,0 +1,181 @@
+"""Q/DQ files to INT8 TFLite: the file's own integers and scales, and a name for whatever stays float."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from ai_edge_litert import schema_py_generated as schema
+from onnx import numpy_helper
+from support.qdq import Graph
+
+from embedl_hub.core import HubContext
+from embedl_hub.core.compile import CompileError, TFLiteCompiledModel, TFLiteCompiler
+from embedl_hub.core.device import Device
+from embedl_hub.core.invoke import TFLiteInvoker
+from embedl_hub.machine.environment import CACHE_VARIABLE
+
+
+def _with_bias(net: Graph, weight: str, scale: float, name: str, size: int) -> str:
+    """Add an int32 bias in the scale of input times weight."""
+    scales = next(numpy_helper.to_array(held) for held in net.constants if held.name == f"{weight}.s")
+    net.constant(name, net.random.integers(-3000, 3000, size), np.int32)
+    net.constant(f"{name}.s", (scales.astype(np.float64) * scale).astype(np.float32))
+    net.constant(f"{name}.z", np.zeros(size), np.int32)
+    return net.node("DequantizeLinear", [name, f"{name}.s", f"{name}.z"], f"{name}.d", axis=0)
+
+
+def branching_net() -> onnx.ModelProto:
+    """Return a net of the litert dialect: convolutions, an addition, a pool, a sigmoid; its head ends in floats."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 3, 12, 12]), 0.03, 5)
+    weights = [net.weight("w1", (8, 3, 3, 3)), _with_bias(net, "w1", 0.03, "b1", 8)]
+    first = net.node("Relu", [net.node("Conv", [x, *weights], "c1", pads=[1, 1, 1, 1])], "r1")
+    first = net.qdq(first, 0.05, -128)
+    weights = [net.weight("w2", (8, 1, 3, 3)), _with_bias(net, "w2", 0.05, "b2", 8)]
+    second = net.qdq(net.node("Conv", [first, *weights], "c2", pads=[1, 1, 1, 1], group=8), 0.06, 3)
+    added = net.qdq(net.node("Add", [first, second], "sum"), 0.08, -10)
+    pooled = net.qdq(net.node("MaxPool", [added], "max", kernel_shape=[2, 2], strides=[2, 2]), 0.08, -10)
+    gate = net.qdq(net.node("Sigmoid", [pooled], "gate"), 1 / 256, -128)
+    net.node("Identity", [gate], "map")
+    mean = net.qdq(net.node("GlobalAveragePool", [pooled], "mean"), 0.04, -20)
+    net.constant("shape", [1, 8], np.int64)
+    flat = net.qdq(net.node("Reshape", [mean, "shape"], "flat"), 0.04, -20)
+    product = net.node("MatMul", [flat, net.weight("w3", (8, 5), axis=1)], "product")
+    net.node("Add", [product, _with_bias(net, "w3", 0.04, "b3", 5)], "y")
+    return net.model("y", "map")
+
+
+class Compiled(NamedTuple):
+    """A net, its file and what became of it."""
+
+    net: onnx.ModelProto
+    model: TFLiteCompiledModel
+    ends: TFLiteCompiledModel
+    home: Path
+
+
+@pytest.fixture(scope="module")
+def branching(converter: Path, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """The net above, with float and with integer ends; really converted."""
+    folder = tmp_path_factory.mktemp("qdq")
+    (folder / "converters").symlink_to(converter)
+    net = branching_net()
+    onnx.save(net, folder / "net.onnx")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(folder))
+        with HubContext("qdq", home=folder / "home") as ctx:
+            made = [TFLiteCompiler().run(ctx, folder / "net.onnx", quantize_io=ends) for ends in (False, True)]
+    return Compiled(net, made[0], made[1], folder / "home")
+
+
+def _graph(model: TFLiteCompiledModel) -> tuple[Any, Any]:
+    whole = schema.ModelT.InitFromPackedBuf(model.path.local().read_bytes(), 0)
+    return whole, whole.subgraphs[0]
+
+
+def _constants(model: TFLiteCompiledModel) -> dict[str, tuple[np.ndarray, Any]]:
+    whole, graph = _graph(model)
+    kinds = {9: np.int8, 2: np.int32}
+    found = {}
+    for tensor in graph.tensors:
+        data = whole.buffers[tensor.buffer].data
+        if data is not None and len(data) and tensor.type in kinds and tensor.quantization is not None:
+            values = np.frombuffer(np.asarray(data, np.uint8).tobytes(), kinds[tensor.type]).reshape(tensor.shape)
+            found[tensor.name.decode()] = values, tensor.quantization
+    return found
+
+
+def test_integers_and_scales_are_the_files_own(branching: Compiled) -> None:
+    """To the bit: weights, biases and their scales, and scale and zero point of every activation."""
+    held = {value.name: numpy_helper.to_array(value) for value in branching.net.graph.initializer}
+    constants = list(_constants(branching.model).values())
+    for weight, order, bias in (("w1", (0, 2, 3, 1), "b1"), ("w2", (1, 2, 3, 0), "b2")):
+        wanted = np.transpose(held[weight], order)
+        (scheme,) = [found[1] for found in constants if np.array_equal(found[0], wanted)]
+        np.testing.assert_array_equal(np.asarray(scheme.scale, np.float32), held[f"{weight}.s"].astype(np.float32))
+        assert not np.any(scheme.zeroPoint)
+        assert any(np.array_equal(found[0], held[bias]) for found in constants)
+    _, graph = _graph(branching.model)
+    schemes = (tensor.quantization for tensor in graph.tensors if tensor.type == 9)
+    numbers = {
+        (np.float32(one.scale[0]), one.zeroPoint[0]) for one in schemes if one is not None and len(one.scale) == 1
+    }
+    formats = {(0.03, 5), (0.05, -128), (0.06, 3), (0.08, -10), (1 / 256, -128), (0.04, -20)}
+    assert numbers == {(np.float32(scale), zero) for scale, zero in formats}
+
+
+def test_what_stays_float_is_named_with_its_nodes(branching: Compiled) -> None:
+    """The head has no Q behind it, and nothing else is left."""
+    (left,) = branching.model.quantization["left_float"]
+    assert left["node"] == "MatMul:product, Add:y"
+    assert "no Q on its output" in left["reason"]
+    assert branching.model.quantization["integer_operators"] == 7
+    assert branching.model.quantization["float_operators"] == 1
+
+
+def test_layers_lead_back_to_the_file(branching: Compiled) -> None:
+    """A layer that stands for several nodes has the first one's name."""
+    assert {"Conv:c1", "Conv:c2", "Add:sum", "MaxPool:max", "Sigmoid:gate", "MatMul:product"} <= set(
+        branching.model.source_of_tensors.values()
+    )
+
+
+def test_answers_are_those_of_the_file(branching: Compiled, here: Device) -> None:
+    """Within what one step of the addition, where kernels round differently, is worth behind it."""
+    by_name = {row["name"]: row for row in branching.model.quantization["difference"]}
+    worth = 0.08 / 4 + 1 / 256  # a sigmoid's slope is at most a quarter
+    assert by_name["map"]["steps"] <= worth * 256
+    assert by_name["y"]["steps"] is None
+    data = np.random.default_rng(5).normal(size=(1, 3, 12, 12)).astype(np.float32)
+    session = onnxruntime.InferenceSession(branching.net.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = dict(zip(("y", "map"), session.run(["y", "map"], {"x": data}), strict=True))
+    with HubContext("qdq", devices=[here], home=branching.home) as ctx:
+        answer = TFLiteInvoker().run(ctx, branching.model, {"x": data}).output
+    assert np.abs(answer["map"] - expected["map"]).max() <= worth
+    # A step of the pool's output in each channel would be worth more than this.
+    assert np.abs(answer["y"] - expected["y"]).max() <= 0.04 * 127 * 0.01
+
+
+def test_ends_are_integers_on_demand(branching: Compiled) -> None:
+    """Where the file rounds them."""
+    ends = branching.ends.tensors
+    (entry,) = ends["inputs"]
+    assert (entry["compiled_dtype"], entry["scale"], entry["zero_point"]) == ("int8", np.float32(0.03), 5)
+    by_name = {tensor["name"]: tensor for tensor in ends["outputs"]}
+    assert by_name["map"]["compiled_dtype"] == "int8"
+    assert by_name["y"]["compiled_dtype"] == "float32"
+    assert by_name["map"]["axes"] == [0, 2, 3, 1]
+
+
+def _one_layer(kind: str = "int8", zero: int = 0) -> onnx.ModelProto:
+    net = Graph()
+    low = {"uint8": 128}.get(kind, 0)
+    x = net.qdq(net.input("x", [1, 6]), 0.03, zero + low, kind)
+    gate = net.qdq(net.node("Sigmoid", [x], "gate"), 0.01, 0, "int8")
+    net.node("Identity", [gate], "y")
+    return net.model("y")
+
+
+def test_a_foreign_file_is_taken_where_its_numbers_fit(cache: Path, tmp_path: Path) -> None:
+    """Unsigned integers are the same numbers; a scale that LiteRT prescribes otherwise is named, not replaced."""
+    onnx.save(_one_layer("uint8"), tmp_path / "net.onnx")
+    with HubContext("qdq", home=tmp_path / "home") as ctx:
+        model = TFLiteCompiler().run(ctx, tmp_path / "net.onnx")
+    (left,) = model.quantization["left_float"]
+    assert left["node"] == "Sigmoid:gate"
+    assert "prescribes scale 0.00390625 and zero point -128" in left["reason"]
+    (row,) = model.quantization["difference"]
+    assert row["steps"] <= 1
+
+
+def test_calibration_data_for_a_quantized_file_is_refused(cache: Path, tmp_path: Path) -> None:
+    """Its numbers are its own."""
+    onnx.save(_one_layer(), tmp_path / "net.onnx")
+    data = {"x": np.zeros((2, 6), np.float32)}
+    with HubContext("qdq", home=tmp_path / "home") as ctx, pytest.raises(CompileError, match="Q/DQ of its own"):
+        TFLiteCompiler().run(ctx, tmp_path / "net.onnx", calibration_data=data)
