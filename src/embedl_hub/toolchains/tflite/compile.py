@@ -139,9 +139,7 @@ def compile_model(
             raise RefusedError(f"There is no calibration data {data}: {error}.") from error
         kept = look_up(name)
         if kept is None:
-            answer = _convert(source.local(), input_shape, data, scratch, quantize_io=quantize_io)
-            made = Path(answer["output"])
-            keep(name, made, answer)
+            made, answer = _convert_and_keep(name, source.local(), input_shape, data, scratch, quantize_io=quantize_io)
         else:
             made, answer = kept
             _LOG.info("The conversion comes from the cache: same model, same options.")
@@ -150,6 +148,21 @@ def compile_model(
     ctx.client.log_artifact(target, name="path")
     _log_answer(ctx, answer, from_cache=kept is not None)
     return TFLiteCompiledModel.from_current_run(ctx)
+
+
+def convert_file(path: Path, scratch: Path) -> tuple[Path, dict[str, Any]]:
+    """Return what becomes of a model without options, and the converter's answer; from the cache where it is there."""
+    name = key_of(hash_file(path), {"input_shape": None, "quantize_io": False}, None)
+    return look_up(name) or _convert_and_keep(name, path, None, None, scratch, quantize_io=False)
+
+
+def _convert_and_keep(
+    name: str, source: Path, shape: Sequence[int] | None, data: Path | None, scratch: Path, *, quantize_io: bool
+) -> tuple[Path, dict[str, Any]]:
+    answer = _convert(source, shape, data, scratch, quantize_io=quantize_io)
+    made = Path(answer["output"])
+    keep(name, made, answer)
+    return made, answer
 
 
 def _convert(

@@ -17,10 +17,11 @@ _FEWEST_ITEMS = 100_000
 
 
 class Operator(NamedTuple):
-    """One operator: what it computes and the tensors it writes."""
+    """One operator: what it computes, and the tensors it writes with their types."""
 
     op_type: str
     outputs: tuple[str, ...]
+    types: tuple[str, ...] = ()
 
 
 class Graph(NamedTuple):
@@ -70,8 +71,9 @@ class _Reader:
         operators, computed = [], set()
         for operator in self._all(main.Operators, main.OperatorsLength()):
             written = self._numbers_in(operator.OutputsAsNumpy, operator.OutputsLength())
-            operators.append(Operator(self._op_type(operator), tuple(map(self._name, written))))
-            computed |= {self._type(self._tensor(index).Type()) for index in set(written)}
+            types = tuple(self._type(self._tensor(index).Type()) for index in written)
+            operators.append(Operator(self._op_type(operator), tuple(map(self._name, written)), types))
+            computed |= set(types)
         # The integers of quantized models before floats.
         precision = next((name for name in ("int8", "uint8", "float16") if name in computed), "float32")
         return Graph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from embedl_hub.core.compile import CompileError, TFLiteCompiledModel, TFLiteCom
 from embedl_hub.core.device import Device
 from embedl_hub.core.invoke import TFLiteInvoker
 from embedl_hub.machine.environment import CACHE_VARIABLE
+from embedl_hub.toolchains.tflite.placement import layers_of
 
 
 def _with_bias(net: Graph, weight: str, scale: float, name: str, size: int) -> str:
@@ -123,6 +125,24 @@ def test_layers_lead_back_to_the_file(branching: Compiled) -> None:
     assert {"Conv:c1", "Conv:c2", "Add:sum", "MaxPool:max", "Sigmoid:gate", "MatMul:product"} <= set(
         branching.model.source_of_tensors.values()
     )
+
+
+def test_the_runtime_tells_what_ran_in_integers(branching: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every node of the file; what moves or converts numbers is neither."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(branching.home.parent))
+    rows = layers_of(branching.home.parent / "net.onnx")
+    ran = {node: row.integer for row in rows for node in row.source_nodes if row.integer is not None}
+    integers = ("Conv:c1", "Relu:r1", "Conv:c2", "Add:sum", "MaxPool:max", "Sigmoid:gate", "GlobalAveragePool:mean")
+    assert ran == {**dict.fromkeys(integers, True), "MatMul:product": False, "Add:y": False}
+    assert {row.op_type for row in rows if row.integer is None} == {"QUANTIZE", "DEQUANTIZE", "RESHAPE"}
+    assert {row.provider for row in rows} == {"XNNPACK"}
+
+
+def test_without_the_runtime_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks learns how to install it."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="edgeproof-hub\\[tflite\\]"):
+        layers_of(tmp_path / "net.onnx")
 
 
 def test_answers_are_those_of_the_file(branching: Compiled, here: Device) -> None:

@@ -99,9 +99,13 @@ class Planner:
         """Name an operator that stays float; what one node became is named once."""
         nodes = ", ".join(self._plan.sources[number])
         alike = [other for other, names in self._plan.sources.items() if ", ".join(names) == nodes]
-        if nodes and len(alike) > 1:
-            kinds = dict.fromkeys(self._flat.op_type(self._operators[other]) for other in alike)
-            op_type, reason = ", ".join(kinds), "TFLite has no such operator: several of floats do its work"
+        kinds = [self._flat.op_type(self._operators[other]) for other in alike]
+        kinds = [kind for kind in kinds if kind not in GRID]
+        if nodes and len(kinds) > 1:
+            op_type, reason = (
+                ", ".join(dict.fromkeys(kinds)),
+                "TFLite has no such operator: several of floats do its work",
+            )
         self._plan.refused.append(Refused(nodes, op_type, reason))
 
     # How the file says that a tensor is read.
