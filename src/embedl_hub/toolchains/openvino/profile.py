@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.document import ProfileDocument
 from embedl_hub.core.invoke import InvokeError
-from embedl_hub.core.profile import ProfileError
+from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.machine import program
 from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.models.onnx_file import check_data
@@ -49,7 +49,7 @@ def profile_model(
         entry = program.send_model(machine, model.path, local, RUNTIME.model_suffix)
         answer = program.profile_there(machine, RUNTIME, entry, args)
         document = completed(ProfileDocument.from_json(answer), source_of(ctx, model), machine.title)
-    program.log_document(ctx, document)
+    log_document(ctx, document)
     log_ran(ctx, answer)
     placement = answer.get("placement") or {}
     ctx.client.log_param("layers_by_device", {name: len(nodes) for name, nodes in placement.items()})
