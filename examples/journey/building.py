@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from embedl_deploy import transform
-from embedl_deploy.dialect import check, dialect_for
+from embedl_deploy.dialect import check
 from embedl_deploy.export import export_onnx, verify
-from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import quantization_of, quantize
-from embedl_deploy.tensorrt import TENSORRT
 from embedl_hub.core.component import RunType
 
 if TYPE_CHECKING:
@@ -34,90 +32,108 @@ VERIFIED = 16
 
 
 @dataclass(frozen=True)
-class Target:
-    """Whom a model is built for."""
-
-    name: str
-    backend: Backend
-    dialect: str
-
-
-def targets() -> tuple[Target, Target]:
-    """Return ONNX Runtime in the dialect of this machine's integer kernels, and TensorRT."""
-    return Target("onnxruntime", ONNXRUNTIME, dialect_for("here").name), Target("tensorrt", TENSORRT, "tensorrt")
-
-
-@dataclass(frozen=True)
-class Built:
-    """What deploy made for one target.
+class Network:
+    """A network rewritten and quantized with a backend.
 
     Attributes:
         fused: The transformed network and its report.
         float_model: The transformed network as a run kept it.
         simulated: The network with quantize/dequantize pairs, in PyTorch.
-        file: Its ONNX file.
-        contract: Which kernel each operator of the file lands in.
-        verification: The file against the models it came from, boundary by boundary.
+        quantized: The same as a run kept it.
     """
 
     fused: TransformResult
     float_model: LoggedArtifact
     simulated: nn.Module
+    quantized: LoggedArtifact
+
+
+@dataclass(frozen=True)
+class Built:
+    """What deploy wrote for one runtime.
+
+    Attributes:
+        network: What it was written from.
+        file: Its ONNX file.
+        contract: Which kernel each operator of the file lands in.
+        verification: The file against the models it came from, boundary by boundary.
+    """
+
+    network: Network
     file: Path
     contract: Contract
     verification: Verification
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Makes the files of a trained network, each step a run."""
+
+    ctx: HubContext
+    model: nn.Module
+    weights: LoggedArtifact
+    digits: Digits
+    folder: Path
+
+    @property
+    def example(self) -> tuple[torch.Tensor]:
+        """What the network is traced with."""
+        return (self.digits.train_images[:1],)
+
+    def quantize(self, backend: Backend) -> Network:
+        """Transform the network for a backend and quantize it."""
+        client = self.ctx.client
+        with client.start_run(RunType.CUSTOM, f"transform for {backend.name}") as run:
+            run.log_artifact(self.weights, name="input")
+            fused = transform(self.model, self.example, backend)
+            run.log_param("steps", fused.report.counts())
+            run.log_param("refusals", len(fused.report.refusals))
+            run.log_artifact(fused.report.save_html(self.folder / f"transform-{backend.name}.html"), name="report")
+            float_model = keep(self.ctx, fused.model, self.folder / f"transformed-{backend.name}.pt", "model")
+        with client.start_run(RunType.CUSTOM, f"quantize for {backend.name}") as run:
+            run.log_artifact(float_model, name="input")
+            batches = self.digits.calibration()
+            simulated = quantize(fused.model, self.example, forward_loop=batches, backend=backend)
+            run.log_param("calibration_samples", sum(len(batch) for batch in batches))
+            run.log_param("quantized_layers", len(quantization_of(simulated).placement.quantized))
+            kept = keep(self.ctx, simulated, self.folder / f"quantized-{backend.name}.pt", "model")
+        return Network(fused, float_model, simulated, kept)
+
+    def write(self, network: Network, runtime: str, dialect: str) -> Built:
+        """Export a quantized network for a runtime, in its dialect, check the file and hold it against the models."""
+        client = self.ctx.client
+        with client.start_run(RunType.CUSTOM, f"export INT8 for {runtime}") as run:
+            run.log_artifact(network.quantized, name="input")
+            run.log_param("dialect", dialect)
+            file = self._export(network.simulated, self.folder / f"int8-{runtime}.onnx", dialect)
+            run.log_artifact(file, name="path")
+        with client.start_run(RunType.EVAL, f"check the file for {runtime}") as run:
+            run.log_artifact(file, name="input")
+            contract = check(file, dialect)
+            run.log_param("contract", contract.to_dict())
+            samples = torch.split(self.digits.test_images[:VERIFIED], 1)
+            found = verify(
+                file, samples, original=self.model, transformed=network.fused.model, simulated=network.simulated
+            )
+            run.log_param("verified", found.passed)
+            run.log_param("verdict", found.verdict)
+            run.log_param("kernel_family", found.family)
+            run.log_artifact(found.save_html(self.folder / f"verify-{runtime}.html"), name="report")
+        return Built(network, file, contract, found)
+
+    def write_float(self, network: Network) -> Path:
+        """Export the transformed network as it is, in float."""
+        with self.ctx.client.start_run(RunType.CUSTOM, "export float") as run:
+            run.log_artifact(network.float_model, name="input")
+            file = self._export(network.fused.model, self.folder / "float.onnx")
+            run.log_artifact(file, name="path")
+        return file
+
+    def _export(self, model: nn.Module, path: Path, dialect: str | None = None) -> Path:
+        return export_onnx(model, self.example, path, dialect=dialect, input_names=[INPUT], output_names=[OUTPUT])
 
 
 def keep(ctx: HubContext, model: nn.Module, path: Path, name: str) -> LoggedArtifact:
     """Log a model's weights under a name, by which the next step is led back to this one."""
     torch.save(model.state_dict(), path)
     return ctx.client.log_artifact(path, name=name)
-
-
-def build(
-    ctx: HubContext, model: nn.Module, weights: LoggedArtifact, digits: Digits, target: Target, folder: Path
-) -> Built:
-    """Transform, quantize, export and check a model for one target."""
-    example = (digits.train_images[:1],)
-    with ctx.client.start_run(RunType.CUSTOM, f"transform for {target.name}") as run:
-        run.log_artifact(weights, name="input")
-        fused = transform(model, example, target.backend)
-        run.log_param("steps", fused.report.counts())
-        run.log_param("refusals", len(fused.report.refusals))
-        run.log_artifact(fused.report.save_html(folder / f"transform-{target.name}.html"), name="report")
-        float_model = keep(ctx, fused.model, folder / f"transformed-{target.name}.pt", "model")
-    with ctx.client.start_run(RunType.CUSTOM, f"quantize for {target.name}") as run:
-        run.log_artifact(float_model, name="input")
-        batches = digits.calibration()
-        simulated = quantize(fused.model, example, forward_loop=batches, backend=target.backend)
-        run.log_param("calibration_samples", sum(len(batch) for batch in batches))
-        run.log_param("quantized_layers", len(quantization_of(simulated).placement.quantized))
-        kept = keep(ctx, simulated, folder / f"quantized-{target.name}.pt", "model")
-    with ctx.client.start_run(RunType.CUSTOM, f"export INT8 for {target.name}") as run:
-        run.log_artifact(kept, name="input")
-        run.log_param("dialect", target.dialect)
-        file = _export(simulated, example, folder / f"int8-{target.name}.onnx", target.dialect)
-        run.log_artifact(file, name="path")
-    with ctx.client.start_run(RunType.EVAL, f"check the file for {target.name}") as run:
-        run.log_artifact(file, name="input")
-        contract = check(file, target.dialect)
-        run.log_param("contract", contract.to_dict())
-        samples = torch.split(digits.test_images[:VERIFIED], 1)
-        found = verify(file, samples, original=model, transformed=fused.model, simulated=simulated)
-        run.log_param("verified", found.passed)
-        run.log_param("verdict", found.verdict)
-        run.log_param("kernel_family", found.family)
-        run.log_artifact(found.save_html(folder / f"verify-{target.name}.html"), name="report")
-    return Built(fused, float_model, simulated, file, contract, found)
-
-
-def export_float(ctx: HubContext, built: Built, digits: Digits, path: Path) -> Path:
-    """Export the transformed network as it is, in float."""
-    with ctx.client.start_run(RunType.CUSTOM, "export float") as run:
-        run.log_artifact(built.float_model, name="input")
-        run.log_artifact(_export(built.fused.model, (digits.train_images[:1],), path), name="path")
-    return path
-
-
-def _export(model: nn.Module, example: tuple[torch.Tensor], path: Path, dialect: str | None = None) -> Path:
-    return export_onnx(model, example, path, dialect=dialect, input_names=[INPUT], output_names=[OUTPUT])

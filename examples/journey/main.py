@@ -19,7 +19,7 @@ from embedl_deploy.errors import DeployError
 from embedl_hub.comparison import compare
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import RunType
-from embedl_hub.core.device import Device, ONNXRuntimeConfig, TensorRTRTXConfig
+from embedl_hub.core.device import Device, LocalConfig, TensorRTRTXConfig
 from embedl_hub.errors import HubError
 from embedl_hub.page import export_comparison
 from embedl_hub.tracking import Store, equal
@@ -28,10 +28,11 @@ from embedl_hub.tracking import Store, equal
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from building import Built
     from digits import Digits
-    from measuring import Measured
-    from showing import Result
+    from showing import Column
     from torch import nn
 
     from embedl_hub.comparison import Comparison
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 PROJECT = "journey"
 HERE, RTX = "this machine", "TensorRT-RTX"
+RUN = (("openvino", "OpenVINO"),)
+"""Runtimes whose column is shown where they are installed, by toolchain and dialect, which have one name."""
 UNPROVED = 3
 """The exit code when a file does not compute what was simulated."""
 HONEST = (
@@ -74,6 +77,19 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Files:
+    """What deploy wrote: the network in float, and INT8 by runtime."""
+
+    float_file: Path
+    int8: dict[str, Built]
+
+
+def is_here(package: str) -> bool:
+    """Tell whether a runtime's package is installed."""
+    return importlib.util.find_spec(package) is not None
+
+
+@dataclass(frozen=True)
 class Journey:
     """Where the journey is recorded and where its files go."""
 
@@ -89,27 +105,33 @@ class Journey:
 
         digits = Digits(self.effort.training, self.effort.tests)
         model, weights = self._train(digits)
-        here, tensorrt = self._build(model, weights, digits)
-        result = self._measure(model, digits, here, tensorrt)
-        rows = result.rows()
-        comparison = self._compare(result)
+        files = self._build(model, weights, digits)
+        table = showing.Table(self._measure(model, digits, files), len(digits.test_images))
+        comparison = self._compare(table.columns)
         ratio = next(row.ratios[1] for row in comparison.metrics if row.name == "latency_median")
+        tensorrt = files.int8["tensorrt"]
         remarks = [
             showing.ratio_words(ratio),
             *comparison.cautions,
-            showing.fused_lines(here, "ONNX Runtime"),
+            showing.fused_lines(files.int8["onnxruntime"], "ONNX Runtime"),
             showing.fused_lines(tensorrt, "TensorRT"),
+            *(
+                f"{title}'s check says: {files.int8[name].contract.confirmed}"
+                for name, title in RUN
+                if name in files.int8
+            ),
+            *(f"{title} is not installed here; its column comes with: {line}" for title, line in self._missing()),
             self._about_tensorrt(tensorrt),
             HONEST,
         ]
-        failed = showing.failures(here, tensorrt)
-        page = showing.write_page(self.folder / "report.html", rows, failed, remarks, self._pages())
+        failed = showing.failures(*files.int8.values())
+        page = showing.write_page(self.folder / "report.html", table, failed, remarks, self._pages(files))
         run.log_artifact(page, name="report")
-        run.log_param("table", {row.title: dict(zip(showing.TITLES, row.cells, strict=True)) for row in rows})
-        for title, share in zip(showing.TITLES, result.accuracies, strict=True):
-            run.log_metric(f"accuracy {title}", share)
+        run.log_param("table", table.as_dict())
+        for column in table.columns:
+            run.log_metric(f"accuracy {column.title}", column.accuracy)
         run.log_param("proof", failed or "passed")
-        print("", *(showing.in_red(one) for one in failed), showing.text_table(rows), "", *remarks, sep="\n")
+        print("", *(showing.in_red(one) for one in failed), showing.text_table(table), "", *remarks, sep="\n")
         return not failed
 
     def _train(self, digits: Digits) -> tuple[nn.Module, LoggedArtifact]:
@@ -135,33 +157,55 @@ class Journey:
                 self.clock.say(f"  epoch {epoch}: loss {loss:.3f}, accuracy {share:.1f} %")
             return model, keep(self.ctx, model, self.folder / "weights.pt", "model")
 
-    def _build(self, model: nn.Module, weights: LoggedArtifact, digits: Digits) -> tuple[Built, Built]:
-        from building import build, targets  # noqa: PLC0415
+    def _build(self, model: nn.Module, weights: LoggedArtifact, digits: Digits) -> Files:
+        from building import Builder  # noqa: PLC0415
 
-        found = []
-        for target in targets():
-            self.clock.say(f"Transforming, quantizing, exporting and checking for {target.name}")
-            found.append(build(self.ctx, model, weights, digits, target, self.folder))
-        return found[0], found[1]
+        from embedl_deploy.dialect import dialect_for  # noqa: PLC0415
+        from embedl_deploy.onnxruntime import ONNXRUNTIME  # noqa: PLC0415
+        from embedl_deploy.tensorrt import TENSORRT  # noqa: PLC0415
 
-    def _measure(self, model: nn.Module, digits: Digits, here: Built, tensorrt: Built) -> Result:
-        from building import export_float  # noqa: PLC0415
+        builder = Builder(self.ctx, model, weights, digits, self.folder)
+        # Runtimes on a CPU share one calibration; TensorRT wants other scales.
+        groups = {
+            ONNXRUNTIME: {"onnxruntime": dialect_for("here").name, **{name: name for name, _ in RUN if is_here(name)}},
+            TENSORRT: {"tensorrt": "tensorrt"},
+        }
+        int8, float_file = {}, None
+        for backend, dialects in groups.items():
+            self.clock.say(f"Transforming and quantizing for {backend.name}")
+            network = builder.quantize(backend)
+            float_file = float_file or builder.write_float(network)
+            for name, dialect in dialects.items():
+                self.clock.say(f"  exporting and checking the INT8 file for {name}")
+                int8[name] = builder.write(network, name, dialect)
+        assert float_file is not None
+        return Files(float_file, int8)
+
+    def _measure(self, model: nn.Module, digits: Digits, files: Files) -> tuple[Column, ...]:
         from digits import answers  # noqa: PLC0415
         from handwritten import share_right  # noqa: PLC0415
-        from measuring import measure  # noqa: PLC0415
-        from showing import Result  # noqa: PLC0415
+        from measuring import Bench  # noqa: PLC0415
+        from showing import Column  # noqa: PLC0415
 
         images, labels = digits.test_images, digits.test_labels
-        expected = [answers(one, images) for one in (model, here.simulated, tensorrt.simulated)]
-        float_file = export_float(self.ctx, here, digits, self.folder / "float.onnx")
-        measured: list[Measured] = []
-        for title, file, wanted in (("float", float_file, expected[0]), ("INT8", here.file, expected[1])):
+        expected = answers(model, images)
+        columns = [Column("PyTorch", share_right(expected, labels))]
+        bench = Bench(self.ctx, HERE, images.numpy())
+        here = files.int8["onnxruntime"]
+        simulated = answers(here.network.simulated, images)
+        work = [("onnxruntime", "ONNX Runtime", files.float_file, here, expected, True)]
+        for name, title in (("onnxruntime", "ONNX Runtime"), *RUN):
+            if name in files.int8:
+                built = files.int8[name]
+                work.append((name, f"{title} INT8", built.file, built, simulated, False))
+        for name, title, file, built, wanted, is_float in work:
             self.clock.say(f"Compiling {title}, profiling it, running it on {len(images):,} test digits")
-            measured.append(measure(self.ctx, HERE, file, title, images.numpy(), wanted))
-        scores = (expected[0], measured[0].scores, measured[1].scores, expected[2])
-        first, second, third, fourth = (share_right(each, labels) for each in scores)
-        engine = self._engine(tensorrt)
-        return Result((first, second, third, fourth), len(images), measured[0], measured[1], here, tensorrt, engine)
+            measured = bench.measure(name, file, title, wanted)
+            columns.append(Column(title, share_right(measured.scores, labels), built, measured, is_float, "here"))
+        tensorrt = files.int8["tensorrt"]
+        share = share_right(answers(tensorrt.network.simulated, images), labels)
+        columns.append(Column("TensorRT INT8", share, tensorrt, compiled=self._engine(tensorrt)))
+        return tuple(columns)
 
     def _engine(self, built: Built) -> str:
         from measuring import build_engine  # noqa: PLC0415
@@ -172,6 +216,11 @@ class Journey:
         build_engine(self.ctx, RTX, built.file)
         return "TensorRT-RTX, not run"
 
+    @staticmethod
+    def _missing() -> list[tuple[str, str]]:
+        """Return the runtimes that could have been run here, and how."""
+        return [(title, f"pip install 'edgeproof-hub[{name}]'") for name, title in RUN if not is_here(name)]
+
     def _about_tensorrt(self, built: Built) -> str:
         done = "exported, checked and built into an engine" if self._has_builder else "exported and checked"
         said = built.contract.refused or built.contract.confirmed
@@ -181,28 +230,30 @@ class Journey:
     def _has_builder(self) -> bool:
         return RTX in self.ctx.devices
 
-    def _compare(self, result: Result) -> Comparison:
+    def _compare(self, columns: Sequence[Column]) -> Comparison:
         store = self.ctx.client.store
         assert store is not None
-        runs = [result.float_model.profile_run, result.int8_model.profile_run]
+        runs = [column.measured.profile_run for column in columns if column.measured is not None]
         export_comparison(store, runs, self.folder / "compare.html")
         return compare([store.run(run) for run in runs])
 
-    def _pages(self) -> list[tuple[Path, str]]:
+    def _pages(self, files: Files) -> list[tuple[Path, str]]:
         return [
-            (self.folder / "compare.html", "float and INT8 side by side: latencies, layers, what differs"),
+            (self.folder / "compare.html", "what was measured side by side: latencies, layers, what differs"),
             (self.folder / "transform-onnxruntime.html", "what was rewritten for ONNX Runtime, with the graphs"),
             (self.folder / "transform-tensorrt.html", "what was rewritten for TensorRT"),
-            (self.folder / "verify-onnxruntime.html", "the INT8 file against PyTorch, boundary by boundary"),
-            (self.folder / "verify-tensorrt.html", "the TensorRT file against PyTorch"),
+            *(
+                (self.folder / f"verify-{name}.html", f"the INT8 file for {name} against PyTorch, boundary by boundary")
+                for name in files.int8
+            ),
         ]
 
 
 def devices(effort: Effort) -> list[Device]:
     """Return this machine, and TensorRT-RTX's builder where it is installed."""
-    settings = ONNXRuntimeConfig(threads=1, min_seconds=effort.min_seconds)
+    settings = LocalConfig(threads=1, min_seconds=effort.min_seconds)
     found = [Device(HERE, provider_type="local", provider_config=settings)]
-    if importlib.util.find_spec("tensorrt_rtx") is not None:
+    if is_here("tensorrt_rtx"):
         found.append(Device(RTX, provider_type="tensorrt_rtx", provider_config=TensorRTRTXConfig()))
     return found
 

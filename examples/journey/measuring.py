@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from building import INPUT, OUTPUT
 
-from embedl_hub.core.compile import ONNXRuntimeCompiler, TensorRTCompiler
-from embedl_hub.core.invoke import ONNXRuntimeInvoker
-from embedl_hub.core.profile import ONNXRuntimeProfiler
+from embedl_hub.core.compile import TensorRTCompiler
+from embedl_hub.core.component import RunType
+from embedl_hub.core.toolchain import find_component
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from embedl_hub.core import HubContext
     from embedl_hub.core.compile import TensorRTCompiledModel
     from embedl_hub.core.invoke import Parity
-    from embedl_hub.core.profile import ONNXRuntimeProfilingResult
+    from embedl_hub.core.profile import ProfilingResult
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Measured:
     """
 
     size_bytes: int
-    profile: ONNXRuntimeProfilingResult
+    profile: ProfilingResult
     document: dict[str, Any]
     scores: np.ndarray
     parity: Parity
@@ -49,19 +49,31 @@ class Measured:
         return self.profile.output_file.run_id
 
 
-def measure(ctx: HubContext, device: str, file: Path, title: str, images: np.ndarray, expected: np.ndarray) -> Measured:
-    """Compile, profile and invoke an ONNX file with one input and one output."""
-    model = ONNXRuntimeCompiler(name=f"compile {title}", device=device).run(ctx, file)
-    profile = ONNXRuntimeProfiler(name=f"profile {title}", device=device).run(ctx, model)
-    answer = ONNXRuntimeInvoker(name=f"invoke {title}", device=device).run(ctx, model, {INPUT: images})
-    assert profile.output_file is not None
-    return Measured(
-        model.path.size_bytes,
-        profile,
-        json.loads(profile.output_file.local().read_text(encoding="utf-8")),
-        answer.output[OUTPUT],
-        answer.compare({OUTPUT: expected}),
-    )
+@dataclass(frozen=True)
+class Bench:
+    """A device, and the pictures that every model is run on."""
+
+    ctx: HubContext
+    device: str
+    images: np.ndarray
+
+    def measure(self, toolchain: str, file: Path, title: str, expected: np.ndarray) -> Measured:
+        """Compile, profile and invoke an ONNX file with one input and one output."""
+        model = self._run(toolchain, RunType.COMPILE, title, file)
+        profile = self._run(toolchain, RunType.PROFILE, title, model)
+        answer = self._run(toolchain, RunType.INFERENCE, title, model, {INPUT: self.images})
+        return Measured(
+            model.path.size_bytes,
+            profile,
+            json.loads(profile.output_file.local().read_text(encoding="utf-8")),
+            answer.output[OUTPUT],
+            answer.compare({OUTPUT: expected}),
+        )
+
+    def _run(self, toolchain: str, step: RunType, title: str, *args: object) -> Any:
+        component: Any = find_component(step, toolchain)
+        verb = {RunType.INFERENCE: "invoke"}.get(step, step.lower())
+        return component(name=f"{verb} {title}", device=self.device).run(self.ctx, *args)
 
 
 def build_engine(ctx: HubContext, device: str, file: Path) -> TensorRTCompiledModel:

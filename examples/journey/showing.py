@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from embedl_device.statistics import Ratio
     from embedl_hub.core.invoke import Parity
 
-TITLES = ("PyTorch", "ONNX Runtime", "ONNX Runtime INT8", "TensorRT INT8")
 NONE = "-"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2.5rem auto; max-width: 1080px; padding: 0 1.2rem; color: #222; }
@@ -32,43 +31,72 @@ a { color: #14599d; } li { margin: .2rem 0; }
 
 
 @dataclass(frozen=True)
+class Column:
+    """One way of running the network.
+
+    Attributes:
+        title: What the table calls it.
+        accuracy: In percent.
+        built: What deploy made for it; None for PyTorch itself.
+        measured: What running it told; None where it was not run here.
+        is_float: Whether its file is the one in float.
+        compiled: Where, or how far it got.
+    """
+
+    title: str
+    accuracy: float
+    built: Built | None = None
+    measured: Measured | None = None
+    is_float: bool = False
+    compiled: str = NONE
+
+    def cells(self, tests: int) -> dict[str, str]:
+        """Return what the table says of it, by row."""
+        built, measured = self.built, self.measured
+        int8 = None if self.is_float else built
+        simulated = built is not None and measured is None
+        return {
+            "proof of the file": _proof(int8) if int8 else NONE,
+            f"accuracy, {tests:,} digits": f"{self.accuracy:.1f} %{' (simulated)' if simulated else ''}",
+            "latency, median": _latency(measured) if measured else "not measured" if simulated else NONE,
+            "verdict on it": str(measured.profile.verdict) if measured else NONE,
+            "file": _size(measured.size_bytes if measured else built.file.stat().st_size) if built else NONE,
+            "peak memory": _memory(measured) if measured else NONE,
+            "parity with PyTorch": _parity(measured.parity) if measured else _verified(built) if built else NONE,
+            "fused": _fused(built) if built else NONE,
+            "layers in integers": _integers(int8) if int8 else NONE,
+            "compiled": self.compiled,
+        }
+
+
+@dataclass(frozen=True)
 class Row:
     """One line of the table."""
 
     title: str
-    cells: tuple[str, str, str, str]
+    cells: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Result:
-    """Everything that the table is made of; accuracies in the order of its columns."""
+class Table:
+    """Everything that was found, a column for each way of running the network."""
 
-    accuracies: tuple[float, float, float, float]
+    columns: tuple[Column, ...]
     tests: int
-    float_model: Measured
-    int8_model: Measured
-    here: Built
-    tensorrt: Built
-    engine: str
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The heads of the columns."""
+        return tuple(column.title for column in self.columns)
 
     def rows(self) -> list[Row]:
         """Return the lines of the table."""
-        plain, small = self.float_model, self.int8_model
-        shares = [f"{share:.1f} %" for share in self.accuracies]
-        sizes = [_size(count) for count in (plain.size_bytes, small.size_bytes, self.tensorrt.file.stat().st_size)]
-        verdicts = [str(measured.profile.verdict) for measured in (plain, small)]
-        return [
-            Row("proof of the file", (NONE, NONE, _proof(self.here), _proof(self.tensorrt))),
-            Row(f"accuracy, {self.tests:,} digits", (shares[0], shares[1], shares[2], f"{shares[3]} (simulated)")),
-            Row("latency, median", (NONE, _latency(plain), _latency(small), "not measured")),
-            Row("verdict on it", (NONE, verdicts[0], verdicts[1], NONE)),
-            Row("file", (NONE, sizes[0], sizes[1], sizes[2])),
-            Row("peak memory", (NONE, _memory(plain), _memory(small), NONE)),
-            Row("parity with PyTorch", (NONE, _parity(plain.parity), _parity(small.parity), _verified(self.tensorrt))),
-            Row("fused", (NONE, _fused(self.here), _fused(self.here), _fused(self.tensorrt))),
-            Row("layers in integers", (NONE, NONE, _integers(self.here), _integers(self.tensorrt))),
-            Row("compiled", (NONE, "here", "here", self.engine)),
-        ]
+        cells = [column.cells(self.tests) for column in self.columns]
+        return [Row(title, tuple(each[title] for each in cells)) for title in cells[0]]
+
+    def as_dict(self) -> dict[str, dict[str, str]]:
+        """Return the lines by title, each by the heads of its columns."""
+        return {row.title: dict(zip(self.titles, row.cells, strict=True)) for row in self.rows()}
 
 
 def _proof(built: Built) -> str:
@@ -113,8 +141,9 @@ def _verified(built: Built) -> str:
 
 
 def _fused(built: Built) -> str:
-    proof = "not proved" if built.fused.report.proof is None else "proved"
-    return f"{len(built.fused.matches)} steps, {proof}"
+    fused = built.network.fused
+    proof = "not proved" if fused.report.proof is None else "proved"
+    return f"{len(fused.matches)} steps, {proof}"
 
 
 def _integers(built: Built) -> str:
@@ -132,9 +161,9 @@ def ratio_words(ratio: Ratio | None) -> str:
     return f"INT8 runs {factor}."
 
 
-def text_table(rows: Sequence[Row]) -> str:
+def text_table(table: Table) -> str:
     """Set the table for a terminal."""
-    lines = [("", *TITLES), *((row.title, *row.cells) for row in rows)]
+    lines = [("", *table.titles), *((row.title, *row.cells) for row in table.rows())]
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     drawn = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     return "\n".join([drawn[0], "-" * max(map(len, drawn)), *drawn[1:]])
@@ -142,19 +171,19 @@ def text_table(rows: Sequence[Row]) -> str:
 
 def fused_lines(built: Built, title: str) -> str:
     """Say what was fused, pattern by pattern."""
-    counts = ", ".join(f"{count} × {name}" for name, count in built.fused.report.counts().items())
+    counts = ", ".join(f"{count} × {name}" for name, count in built.network.fused.report.counts().items())
     return f"Fused for {title}: {counts or 'nothing'}."
 
 
 def write_page(
-    path: Path, rows: Sequence[Row], failed: Sequence[str], remarks: Sequence[str], pages: Sequence[tuple[Path, str]]
+    path: Path, table: Table, failed: Sequence[str], remarks: Sequence[str], pages: Sequence[tuple[Path, str]]
 ) -> Path:
     """Write the table as a page with links to the other pages beside it; what failed its proof comes first."""
     alarm = "\n".join(f'<p class="failed">{escape(one)}</p>' for one in failed)
-    head = "".join(f"<th>{escape(title)}</th>" for title in ("", *TITLES))
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("", *table.titles))
     body = "\n".join(
         f"<tr><th>{escape(row.title)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in row.cells)}</tr>"
-        for row in rows
+        for row in table.rows()
     )
     links = "\n".join(f'<li><a href="{escape(page.name)}">{escape(text)}</a></li>' for page, text in pages)
     text = "\n".join(f"<p>{escape(remark)}</p>" for remark in remarks)

@@ -61,9 +61,9 @@ def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
         (run,) = [run for run in store.runs() if run.name == "journey" and "earlier" not in run.tags]
         table: Any = run.params["table"].value
         shares = {metric.name: metric.value for metric in run.metrics}
-        profile = only(store, "profile INT8")
+        profile = only(store, "profile ONNX Runtime INT8")
     columns = list(table["file"])
-    assert columns == ["PyTorch", "ONNX Runtime", "ONNX Runtime INT8", "TensorRT INT8"]
+    assert columns == ["PyTorch", "ONNX Runtime", "ONNX Runtime INT8", "OpenVINO INT8", "TensorRT INT8"]
     for cells in table.values():
         assert all(cell in text for cell in cells.values())
     assert shares["accuracy PyTorch"] == shares["accuracy ONNX Runtime"] > 50
@@ -78,6 +78,10 @@ def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
     assert parity == "equal to the bit" if exact else parity.startswith("max error")
     assert table["proof of the file"]["ONNX Runtime INT8"].startswith("PASS")
     assert table["layers in integers"]["ONNX Runtime INT8"] == "7 of 7"
+    assert table["proof of the file"]["OpenVINO INT8"].startswith("PASS")
+    assert table["layers in integers"]["OpenVINO INT8"] == "7 of 7"
+    assert "Confirmed by the layers that openvino ran" in text
+    assert abs(shares["accuracy OpenVINO INT8"] - shares["accuracy PyTorch"]) < 5
     assert table["fused"]["TensorRT INT8"].endswith("steps, proved")
     assert table["compiled"]["TensorRT INT8"] == "TensorRT-RTX, not run"
 
@@ -91,11 +95,11 @@ def test_every_step_is_a_run_that_leads_back_to_the_training(journey: tuple[str,
         parts = {run.name for run in store.lineage(whole.id).parts}
         assert parts == {run.name for run in store.runs()} - {"journey"}
         steps = ["quantize for {0}", "transform for {0}", "train"]
-        assert sources(store, only(store, "profile INT8")) == [
-            "compile INT8", "export INT8 for onnxruntime", *(step.format("onnxruntime") for step in steps),
+        assert sources(store, only(store, "profile ONNX Runtime INT8")) == [
+            "compile ONNX Runtime INT8", "export INT8 for onnxruntime", *(step.format("onnxruntime") for step in steps),
         ]  # fmt: skip
-        assert sources(store, only(store, "profile float")) == [
-            "compile float", "export float", "transform for onnxruntime", "train",
+        assert sources(store, only(store, "profile ONNX Runtime")) == [
+            "compile ONNX Runtime", "export float", "transform for onnxruntime", "train",
         ]  # fmt: skip
         assert sources(store, only(store, "compile for TensorRT-RTX")) == [
             "export INT8 for tensorrt", *(step.format("tensorrt") for step in steps),
@@ -110,7 +114,8 @@ def test_the_pages_are_there(journey: tuple[str, Path]) -> None:
     assert f"./run ui --home {home}" in text
     report = (folder / "report.html").read_text()
     assert "PASS" in report
-    for name in ("compare", "transform-onnxruntime", "transform-tensorrt", "verify-onnxruntime", "verify-tensorrt"):
+    names = ("compare", "transform-onnxruntime", "transform-tensorrt")
+    for name in (*names, "verify-onnxruntime", "verify-openvino", "verify-tensorrt"):
         assert f'href="{name}.html"' in report
         assert "<html" in (folder / f"{name}.html").read_text()
 
@@ -125,13 +130,25 @@ def test_a_failed_proof_is_never_quiet(tmp_path: Path, monkeypatch: pytest.Monke
     said = showing.failures(built)
     assert said == [f"int8.onnx: {failed.verdict}"]
     assert "no VNNI" in said[0]
-    page = showing.write_page(tmp_path / "report.html", [], said, ["a remark"], []).read_text()
+    table = showing.Table((showing.Column("PyTorch", 50.0),), 1)
+    page = showing.write_page(tmp_path / "report.html", table, said, ["a remark"], []).read_text()
     assert page.index("no VNNI") < page.index("<table>") < page.index("a remark")
     monkeypatch.setattr(journey_main, "run_all", lambda *_: False)
     monkeypatch.setattr(sys, "argv", ["main.py", "--home", str(tmp_path)])
     with pytest.raises(SystemExit) as caught:
         journey_main.main()
     assert caught.value.code == 3
+
+
+def test_a_runtime_that_is_not_installed_is_said_with_the_line_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its column is left out; the others are made."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    journey_main = importlib.import_module("main")
+    assert journey_main.Journey._missing() == []
+    monkeypatch.setattr(journey_main, "is_here", lambda _: False)
+    assert journey_main.Journey._missing() == [("OpenVINO", "pip install 'edgeproof-hub[openvino]'")]
 
 
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:

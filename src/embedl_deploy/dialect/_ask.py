@@ -61,7 +61,7 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
     confirmed = tuple(_confirmed(row, seen.get(row.node)) for row in rows)
     known = [row.agrees for row in confirmed if row.in_integers is not None]
     text = f"Confirmed by the layers that {dialect.runtime} ran: {sum(known)} of {len(known)} operators agree."
-    gone = sum(not row.found and row.state != "taken" for row in confirmed)
+    gone = sum(row.node not in seen and row.state != "taken" for row in rows)
     return replace(contract(text + (f" {gone} are not among them by name." if gone else "")), rows=confirmed)
 
 
@@ -79,7 +79,7 @@ def _layers(point: EntryPoint, model: onnx.ModelProto) -> Sequence[Layer]:
 
 
 def _confirmed(row: Verdict, layer: Layer | None) -> Verdict:
-    """Note what ran; what another operator's kernel does is judged there."""
-    if layer is None or row.state == "taken":
+    """Note what ran; what another operator's kernel does is judged there, and what only moves data nowhere."""
+    if layer is None or layer.integer is None or row.state == "taken":
         return row
     return replace(row, found=layer.op_type, in_integers=layer.integer)
