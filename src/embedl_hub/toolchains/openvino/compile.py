@@ -15,6 +15,7 @@ from embedl_hub.machine.program import call_program, log_source, send_model
 from embedl_hub.models import onnx_file
 from embedl_hub.quantization.steps import Wanted, prepare, quantize_there
 from embedl_hub.refusal import RefusedError, refusals_as
+from embedl_hub.toolchains.openvino import pt2
 from embedl_hub.toolchains.openvino.components import OpenVINOCompiledModel
 from embedl_hub.toolchains.openvino.faults import check_opset, explained
 from embedl_hub.toolchains.openvino.ir import read_graph
@@ -54,7 +55,12 @@ def compile_model(
     """Compile a model for a machine."""
     options = CompileOptions(**given)
     with refusals_as(CompileError):
-        source = log_source(ctx, model_path, machine.scratch, RUNTIME.name)
+        if model_path.suffix == pt2.SUFFIX:
+            exported = pt2.exported_onnx(model_path, machine.scratch)
+            ctx.client.log_artifact(model_path, name="exported_program")
+            source = log_source(ctx, exported, machine.scratch, RUNTIME.name)
+        else:
+            source = log_source(ctx, model_path, machine.scratch, RUNTIME.name)
         model = onnx_file.prepared_model(source.local(), options.input_shape)
         check_opset(model)
         names = [tensor.name for tensor in (*onnx_file.inputs_of(model), *onnx_file.outputs_of(model))]
