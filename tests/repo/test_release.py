@@ -318,7 +318,7 @@ def _mentioned() -> set[tuple[str, str, str]]:
     return {
         (dist, extra.strip(), path.relative_to(ROOT).as_posix())
         for path in pages
-        for dist, extras in re.findall(r"(edgeproof-[a-z-]+)\[([^\]{}]+)\]", path.read_text())
+        for dist, extras in re.findall(r"(edgeproof-[a-z-]+)\[([^\]{}]+)\]", path.read_text(errors="replace"))
         for extra in extras.split(",")
     }
 
