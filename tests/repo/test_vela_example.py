@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -241,7 +242,9 @@ def test_bad_input_is_one_clear_sentence(outside: Outside, tmp_path: Path) -> No
     assert "vela.ini has no memory_mode 'Sram'; known: 'Dedicated_Sram'" in refused
     refused = outside.refusal("compile", "vela", NET, "--optimize", "speed")
     assert "it is one of 'Performance', 'Size'" in refused
-    compiled = outside.answer("compile", "vela", NET)["artifacts"]["path"]
+    shown = outside.text("compile", "vela", NET)
+    assert re.search(r"^ *cpu_operators +0\b.*\n.*\n *npu_operators +38\b.*\n *sram_kib +2\.672\b", shown, re.MULTILINE)
+    compiled = next(word for word in shown.split() if word.endswith("_vela.tflite"))
     assert "was compiled by Vela already" in outside.refusal("compile", "vela", compiled)
     assert "Give the run of embedl-hub compile vela" in outside.refusal("profile", "vela", compiled)
     refused = outside.refusal("compare", "--paired", compiled, compiled)

@@ -28,7 +28,7 @@ from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import Component, RunType, load_provider, provider_types
 from embedl_hub.core.device import DEVICES_FILE, Device, load_devices
-from embedl_hub.core.document import headlines
+from embedl_hub.core.document import METRICS, headlines
 from embedl_hub.core.steps import StepOption, keep_model, model_of, options_of, read_arrays, run_of, takes_device
 from embedl_hub.core.toolchain import components
 from embedl_hub.errors import ConfigError, ConnectError, TrackingError, quoted_list
@@ -237,6 +237,7 @@ def step_facts(run: Run) -> dict[str, object]:
 def _show(run: Run) -> None:
     rows = [("run", run.id), ("by", f"{run.provider} on {run.device or 'this machine'}")]
     rows += [(row.key, number(metric.value, row.unit)) for row in headlines() if (metric := run.metric(row.key))]
+    rows += _own_numbers(run)
     if "int8_kernels" in run.params:
         rows.append(("INT8 made for", str(run.params["int8_kernels"].value)))
     if "prediction" in run.params:
@@ -253,6 +254,13 @@ def _show(run: Run) -> None:
     if run.type == RunType.INFERENCE:
         rows += _outputs(run)
     table(None, rows)
+
+
+def _own_numbers(run: Run) -> list[tuple[str, str]]:
+    """Return the numbers that only this toolchain knows; what it predicts has a row of its own."""
+    known = {row.key for row in METRICS}
+    own = {metric.name: metric.value for metric in run.metrics if metric.name not in known}
+    return [(name, number(own[name])) for name in sorted(own) if not name.startswith("predicted_")]
 
 
 def _outputs(run: Run) -> list[tuple[str, str]]:
