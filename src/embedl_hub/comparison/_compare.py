@@ -255,7 +255,7 @@ def _cautions(runs: Sequence[ComparedRun], facts: Sequence[FactRow]) -> tuple[st
     unknown = [row.name for row in facts if row.is_partly_unknown]
     if unknown:
         cautions.append(f"Not every run tells its {', '.join(unknown)}; they may differ there too.")
-    if sum(run.type == "PROFILE" for run in runs) > 1:
+    if sum(run.type == "PROFILE" and not run.is_estimated for run in runs) > 1:
         cautions.append(
             "Intervals come from the samples within each run; what changed between the runs is not in them. "
             "To be sure, measure in turns: embedl-hub compare --paired, or embedl-hub gate."

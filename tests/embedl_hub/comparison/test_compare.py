@@ -69,6 +69,7 @@ def test_an_estimate_is_never_called_a_measurement(tmp_path: Path) -> None:
     assert [run.is_estimated for run in compared.runs] == [False, True]
     said = [text for text in compared.cautions if "run b" in text.lower()]
     assert len(said) == 1
+    assert not any("measure in turns" in text for text in compared.cautions)
     assert said[0].startswith("The numbers of run b are estimated, not measured (as the test says): no ratio of them")
 
 
