@@ -29,8 +29,8 @@ from embedl_device.readers import read_npz
 from embedl_hub import page
 from embedl_hub.comparison import compare
 from embedl_hub.core.document import document_of
+from embedl_hub.machine.environment import CACHE_VARIABLE
 from embedl_hub.models.calibration import write_npz
-from embedl_hub.toolchains.tflite.environment import CACHE_VARIABLE
 from embedl_hub.tracking import Store
 
 PACKAGE = Path(__file__).parents[2] / "examples" / "vela_toolchain"

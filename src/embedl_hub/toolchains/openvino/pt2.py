@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -74,10 +75,7 @@ def exported_onnx(path: Path, scratch: Path) -> Path:
 def _inputs(path: Path) -> list[_Input]:
     try:
         with open_zip(path) as archive, telling():
-            name = next((name for name in archive.namelist() if name.partition("/")[2] == _PROGRAM), None)
-            if name is None:
-                raise UnreadableError(f"it has no {_PROGRAM}")
-            program = parse_json(archive.read(name))["graph_module"]
+            program = parse_json(archive.read(_program_in(archive)))["graph_module"]
             values = program["graph"]["tensor_values"]
             given = [spec["user_input"]["arg"] for spec in program["signature"]["input_specs"] if "user_input" in spec]
             found = [_input(arg["as_tensor"]["name"], values) for arg in given]
@@ -91,6 +89,13 @@ def _inputs(path: Path) -> list[_Input]:
     if sum(math.prod(tensor.shape) for tensor in found) > _MOST_NUMBERS:
         raise RefusedError(f"The inputs of {path} are too large: {', '.join(str(tensor.shape) for tensor in found)}.")
     return found
+
+
+def _program_in(archive: ZipFile) -> str:
+    for name in archive.namelist():
+        if name.partition("/")[2] == _PROGRAM:
+            return name
+    raise UnreadableError(f"it has no {_PROGRAM}")
 
 
 def _input(name: str, values: dict[str, Any]) -> _Input:
