@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src"
-READERS = {"embedl_device/readers.py", "embedl_hub/toml.py", "embedl_deploy/_trace/archive.py"}
+READERS = {"embedl_device/readers.py", "embedl_hub/toml.py", "embedl_device/exported.py"}
 BOUNDED = {
     "np.load", "numpy.load", "tomllib.load", "tomllib.loads", "torch.load", "torch.jit.load", "torch.export.load",
     "pickle.load", "pickle.loads", "zipfile.ZipFile", "json.load", "json.loads", "yaml.load", "onnx.load", "eval",
@@ -38,6 +38,7 @@ OURS = {
     "embedl_hub/toolchains/tflite/converter.py json.loads": "our request, and reports of the converter's own process",
     "embedl_hub/toolchains/tflite/converter.py np.load": "batches that we wrote",
     "embedl_hub/toolchains/tflite/converter.py onnx.load": "a model that we prepared",
+    "embedl_executorch/compiler/graph.py onnx.load": "a model that the hub prepared",
     "embedl_hub/machine/environment.py json.loads": "our own note",
     "embedl_onnxruntime/costs.py zipfile.ZipFile": "probes that the hub sent",
     "embedl_onnxruntime/profile.py json.loads": "one name between quotation marks",
@@ -56,7 +57,7 @@ def test_files_of_strangers_are_read_within_bounds() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in BOUNDED:
                 found.add(f"{name} {ast.unparse(node.func)}")
-    assert found == set(OURS), "use embedl_device.readers, embedl_hub.toml or _trace.archive"
+    assert found == set(OURS), "use embedl_device.readers, embedl_hub.toml or embedl_device.exported"
 
 
 def test_torch_unpickles_weights_alone() -> None:

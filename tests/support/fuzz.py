@@ -760,7 +760,7 @@ READERS: dict[str, Entry] = {
     "npz": Entry(("embedl_device.readers", f"{_HUB}.models.calibration", "zipfile"), npz),
     "onnx": Entry((f"{_HUB}.models.onnx_file", f"{_HUB}.models.module_names"), onnx),
     "plan": Entry((f"{_HUB}.fleet._plan",), plan),
-    "pt2": Entry(("embedl_deploy._trace.archive",), pt2, 32768),
+    "pt2": Entry(("embedl_deploy._trace.archive", "embedl_device.exported"), pt2, 32768),
     "runtime-trace": Entry(("embedl_onnxruntime.profile",), runtime_trace),
     "sweep": Entry((f"{_HUB}.toml", f"{_HUB}.fleet._read", "tomllib"), sweep),
     "tflite": Entry((f"{_HUB}.toolchains.tflite.graph",), tflite),

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from embedl_deploy._extras import lazy
 from embedl_deploy.dialect._dialects import (
+    EXECUTORCH,
     LITERT,
     ONNXRUNTIME_ARM,
     ONNXRUNTIME_X86,
@@ -53,6 +54,7 @@ __getattr__ = lazy(
 )  # fmt: skip
 
 __all__ = [
+    "EXECUTORCH",
     "LITERT",
     "ONNXRUNTIME_ARM",
     "ONNXRUNTIME_X86",

@@ -97,7 +97,7 @@ class _Rules:
     def _why_float(self, node: onnx.NodeProto) -> str:
         if not self._formats(node):
             return "is not quantized"
-        if node.op_type not in self.dialect.integers:
+        if not self.view.has_kernel(node, self.dialect):
             return f"{self.dialect.name} has no integer kernel for it"
         # The bias is no operand: it may be float.
         operands = [
@@ -232,4 +232,4 @@ def _could_gain(qdq: QdqModel, kernel: Kernel, dialect: Dialect) -> bool:
         for index, name in enumerate(node.input)
         if name
     )
-    return node.op_type in dialect.integers and (whole or node.op_type in WEIGHTED)
+    return View(qdq).has_kernel(node, dialect) and (whole or node.op_type in WEIGHTED)

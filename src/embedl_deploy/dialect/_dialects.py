@@ -152,6 +152,7 @@ class Dialect:
     # Operators that run in integers only with Q on all inputs and on the output
     both_sides: frozenset[str] = frozenset()
     one_scale: frozenset[str] = frozenset()  # operators whose inputs and output must have one scale
+    constant_weights: bool = False  # whether a product of two activations has no integer kernel
     skip_only: bool = False  # whether a residual addition has Q/DQ on the skip branch alone
     # Output scale and zero point (of int8) that the runtime prescribes, by operator
     fixed: tuple[tuple[str, float, int], ...] = ()
@@ -235,7 +236,19 @@ OPENVINO = Dialect(
     weight_zero_point=True, weight_blocks=True, portable=True, whole_channels=True,
 )  # fmt: skip
 
-_OURS = (TENSORRT, ONNXRUNTIME_X86, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, LITERT, OPENVINO)
+# XNNPACK's kernels, by the rules of its partitioner: an operator is taken in as integers with DQ on every input and Q
+# behind its one reader, a Relu or Clip. It makes the int32 bias itself.
+_EXECUTORCH_MOVES = frozenset({"Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+EXECUTORCH = Dialect(
+    name="executorch", runtime="executorch",
+    activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
+    integers=WEIGHTED | _EXECUTORCH_MOVES | {"Add", "Concat", "GlobalAveragePool", "Mul"},
+    outputs=WEIGHTED, both_sides=frozenset({"Add", "Concat", "GlobalAveragePool", "Mul"}),
+    one_scale=_EXECUTORCH_MOVES | {"Concat"}, constant_weights=True,
+    types=frozenset({"int8"}), activation_types=frozenset({"int8"}),
+)  # fmt: skip
+
+_OURS = (TENSORRT, ONNXRUNTIME_X86, ONNXRUNTIME_X86_VNNI, ONNXRUNTIME_ARM, LITERT, OPENVINO, EXECUTORCH)
 _registry = Registry("embedl_deploy.dialects", Dialect)
 
 

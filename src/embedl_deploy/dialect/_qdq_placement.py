@@ -62,6 +62,13 @@ class View:
             return [0]
         return [index for index, name in enumerate(node.input) if name and not self.is_constant(name)]
 
+    def has_kernel(self, node: onnx.NodeProto, dialect: Dialect) -> bool:
+        """Tell whether a dialect's runtime can compute an operator on integers at all."""
+        if node.op_type not in dialect.integers:
+            return False
+        with_weights = node.op_type not in WEIGHTED or self.is_constant(node.input[1])
+        return with_weights or not dialect.constant_weights
+
     def only_reader(self, tensor: str) -> onnx.NodeProto | None:
         found = self.readers.get(tensor, [])
         return found[0][0] if len(found) == 1 and tensor not in self.outputs else None
@@ -278,8 +285,9 @@ class _BothSidesPlacement:
             if after is not None and self._held(node.input[0]) is None:
                 self.qdq.edges[node.name, 0] = self.qdq.boundary(node.input[0], self.qdq.params[after])
         for node in list(self.qdq.graph.node):
-            if node.op_type in WEIGHTED & self.dialect.integers:
-                self._weighted(node)
+            if node.op_type in WEIGHTED:
+                if self.view.has_kernel(node, self.dialect):
+                    self._weighted(node)
             elif node.op_type in self.dialect.both_sides:
                 self._quantize_both_sides(node)
             elif node.op_type in _TRANSPARENT:
@@ -410,7 +418,7 @@ class _BothSidesPlacement:
         sources = {self.qdq.tensor_of[name] for name in self.made.values()}
         for (name, index), boundary in list(self.qdq.edges.items()):
             node = self.view.nodes[name]
-            if node.op_type in self.dialect.integers or self.qdq.tensor_of[boundary] in sources:
+            if self.view.has_kernel(node, self.dialect) or self.qdq.tensor_of[boundary] in sources:
                 continue
             if name.startswith(("output/", "requantize/")) or self.view.is_relu_like(node):
                 continue

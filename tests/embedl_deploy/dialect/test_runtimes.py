@@ -20,9 +20,9 @@ from embedl_deploy.export import export_onnx
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import quantize
 from embedl_hub.core import HubContext
-from embedl_hub.core.compile import TFLiteCompiler
+from embedl_hub.core.compile import ExecuTorchCompiler, TFLiteCompiler
 from embedl_hub.core.device import Device
-from embedl_hub.core.invoke import TFLiteInvoker
+from embedl_hub.core.invoke import ExecuTorchInvoker, TFLiteInvoker
 
 SMALL: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "resnet": (nets.ResNet20, 32),
@@ -147,6 +147,25 @@ def test_litert(name: str, case: Callable[[str], Case], tmp_path: Path) -> None:
     found = np.concatenate([each[0] for each in answers])
     # Its kernels round more often than the simulation does.
     assert one.decibels(found) > one.decibels(one.simulated) - 3 * LOSS_DB
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SMALL)
+def test_executorch(name: str, case: Callable[[str], Case], tmp_path: Path) -> None:
+    """Compiled by the hub and run by ExecuTorch; what was predicted is what it ran."""
+    one = case(name)
+    onnx.save(one.lowered("executorch"), tmp_path / "net.onnx")
+    with HubContext("executorch", [Device("here", provider_type="local")], home=tmp_path / "home") as ctx:
+        compiled = ExecuTorchCompiler(device="here").run(ctx, tmp_path / "net.onnx")
+        invoker = ExecuTorchInvoker(device="here")
+        answers = [[next(iter(invoker.run(ctx, compiled, feed).output.values()))] for feed in one.feeds]
+    found = np.concatenate([each[0] for each in answers])
+    assert one.decibels(found) > one.decibels(one.simulated) - LOSS_DB
+    contract = check(tmp_path / "net.onnx", "executorch")
+    assert "Confirmed by the layers that executorch ran" in contract.confirmed
+    known = [row.agrees for row in contract.rows if row.in_integers is not None]
+    assert sum(known) >= 0.99 * len(known)
 
 
 def test_no_dialect_is_left_out() -> None:
