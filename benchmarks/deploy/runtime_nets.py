@@ -24,8 +24,8 @@ from deploy import nets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TOKENS = 32
-_VOCABULARY = 512
+TOKENS = 32
+VOCABULARY = 512
 
 
 def _conv(
@@ -145,8 +145,8 @@ class TextEncoder(nn.Module):
 
     def __init__(self, width: int = 96, depth: int = 3, heads: int = 4) -> None:
         super().__init__()
-        self.words = nn.Embedding(_VOCABULARY, width)
-        self.positions = nn.Parameter(torch.randn(1, _TOKENS, width) * 0.5)
+        self.words = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Parameter(torch.randn(1, TOKENS, width) * 0.5)
         self.norm = nn.LayerNorm(width)
         self.attentions = nn.ModuleList(nets.Attention(width, heads) for _ in range(depth))
         self.norms1 = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
@@ -289,9 +289,9 @@ def _pictures(size: int) -> Callable[[int, int], tuple[torch.Tensor, ...]]:
 def _tokens(count: int, seed: int) -> tuple[torch.Tensor, ...]:
     """Make texts whose words are as unevenly frequent as words are."""
     generator = torch.Generator().manual_seed(seed)
-    frequency = 1 / torch.arange(1, _VOCABULARY + 1)
-    drawn = torch.multinomial(frequency, count * _TOKENS, replacement=True, generator=generator)
-    return (drawn.reshape(count, _TOKENS),)
+    frequency = 1 / torch.arange(1, VOCABULARY + 1)
+    drawn = torch.multinomial(frequency, count * TOKENS, replacement=True, generator=generator)
+    return (drawn.reshape(count, TOKENS),)
 
 
 def _sound(count: int, frames: int, frequencies: int, seed: int) -> torch.Tensor:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from embedl_hub.errors import CompileError as CompileError
 import numpy as np
 CalibrationData: TypeAlias = str | os.PathLike[str] | Mapping[str, 'np.ndarray']
+from embedl_hub.toolchains.executorch.components import ExecuTorchCompiledModel as ExecuTorchCompiledModel
+from embedl_hub.toolchains.executorch.components import ExecuTorchCompiler as ExecuTorchCompiler
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiledModel as ONNXRuntimeCompiledModel
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiler as ONNXRuntimeCompiler
 from embedl_hub.toolchains.openvino.components import OpenVINOCompiledModel as OpenVINOCompiledModel

@@ -16,6 +16,7 @@ from embedl_hub.tracking import RunType as RunType
 class ProviderType(StrEnum):
     LOCAL = 'local'
     AWS = 'aws'
+    EMBEDL_EXECUTORCH = 'embedl_executorch'
     EMBEDL_LITERT = 'embedl_litert'
     EMBEDL_ONNXRUNTIME = 'embedl_onnxruntime'
     EMBEDL_OPENVINO = 'embedl_openvino'

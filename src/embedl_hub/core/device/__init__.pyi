@@ -44,13 +44,15 @@ from embedl_hub.core.device._ssh import SSHCommandRunner as SSHCommandRunner
 from embedl_hub.core.device._ssh_config import SSHConfig as SSHConfig
 from embedl_hub.trust import DEVICES_FILE as DEVICES_FILE
 from embedl_hub.clouds.aws.config import AWSConfig as AWSConfig
+from embedl_hub.toolchains.executorch.config import EmbedlExecuTorchConfig as EmbedlExecuTorchConfig
 from embedl_hub.toolchains.tflite.config import EmbedlLiteRTConfig as EmbedlLiteRTConfig
 from embedl_hub.toolchains.onnxruntime.config import EmbedlONNXRuntimeConfig as EmbedlONNXRuntimeConfig
 from embedl_hub.toolchains.openvino.config import EmbedlOpenVINOConfig as EmbedlOpenVINOConfig
+from embedl_hub.toolchains.executorch.config import ExecuTorchConfig as ExecuTorchConfig
 from embedl_hub.toolchains.tflite.config import LiteRTConfig as LiteRTConfig
 from embedl_hub.toolchains.onnxruntime.config import ONNXRuntimeConfig as ONNXRuntimeConfig
 from embedl_hub.toolchains.openvino.config import OpenVINOConfig as OpenVINOConfig
 from embedl_hub.clouds.qai_hub.config import QAIHubConfig as QAIHubConfig
 from embedl_hub.toolchains.tensorrt.config import TensorRTRTXConfig as TensorRTRTXConfig
 from embedl_hub.toolchains.tensorrt.config import TrtexecConfig as TrtexecConfig
-class LocalConfig(ONNXRuntimeConfig, OpenVINOConfig, LiteRTConfig): ...
+class LocalConfig(ExecuTorchConfig, ONNXRuntimeConfig, OpenVINOConfig, LiteRTConfig): ...

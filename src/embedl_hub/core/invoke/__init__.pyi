@@ -6,6 +6,8 @@ from embedl_hub.core.invoke._invoker import Parity as Parity
 from embedl_hub.core.invoke._invoker import compare_outputs as compare_outputs
 from embedl_hub.core.invoke._invoker import is_ruined as is_ruined
 from embedl_hub.errors import InvokeError as InvokeError
+from embedl_hub.toolchains.executorch.components import ExecuTorchInvocationResult as ExecuTorchInvocationResult
+from embedl_hub.toolchains.executorch.components import ExecuTorchInvoker as ExecuTorchInvoker
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeInvocationResult as ONNXRuntimeInvocationResult
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeInvoker as ONNXRuntimeInvoker
 from embedl_hub.toolchains.openvino.components import OpenVINOInvocationResult as OpenVINOInvocationResult

@@ -9,6 +9,9 @@ from embedl_hub.core.profile._profiler import ProfilingResult as ProfilingResult
 from embedl_hub.core.profile._profiler import log_document as log_document
 from embedl_hub.core.profile._profiler import module_times as module_times
 from embedl_hub.errors import ProfileError as ProfileError
+from embedl_hub.toolchains.executorch.components import ExecuTorchPairedProfiler as ExecuTorchPairedProfiler
+from embedl_hub.toolchains.executorch.components import ExecuTorchProfiler as ExecuTorchProfiler
+from embedl_hub.toolchains.executorch.components import ExecuTorchProfilingResult as ExecuTorchProfilingResult
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimePairedProfiler as ONNXRuntimePairedProfiler
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeProfiler as ONNXRuntimeProfiler
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeProfilingResult as ONNXRuntimeProfilingResult
