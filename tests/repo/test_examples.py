@@ -51,6 +51,23 @@ def test_a_gate_fails_only_for_the_slower_model(tmp_path: Path) -> None:
     assert '<failure type="worse"' in (tmp_path / "gate.xml").read_text()
 
 
+@pytest.mark.slow
+def test_one_network_on_four_runtimes_in_one_table(tmp_path: Path) -> None:
+    """Every cell is done, with accuracy, latency, memory, size and a verdict, near what was simulated."""
+    out = _run("runtimes", tmp_path)
+    (simulated,) = re.findall(r"accuracy of the quantized network in PyTorch: ([\d.]+) %", out)
+    rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines() if line.strip().startswith("digits ")]
+    titles = ("ONNX Runtime", "OpenVINO", "LiteRT", "ExecuTorch")
+    found = {option: numbers for _, option, *numbers in rows}
+    assert list(found) == [f"{title} {form}" for title in titles for form in ("float", "INT8")]
+    for option, (verdict, median, accuracy, *_, memory, size) in found.items():
+        assert verdict.split()[0] in {"stable", "drifting", "noisy", "throttled"}
+        assert min(map(float, (median, memory, size))) > 0
+        if option.endswith("INT8"):
+            assert abs(100 * float(accuracy) - float(simulated)) <= 2
+    assert "8 done" in out
+
+
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
 def test_the_ready_build_files_call_the_script(name: str) -> None:
     """They keep their home, tell the branch, call the script that is tested, and hand its report on."""
