@@ -48,6 +48,7 @@ class Node(NamedTuple):
     op_type: str
     kernel: str
     precision: str
+    output_precision: str
     layout: str
     original: str
     device: str
@@ -56,7 +57,8 @@ class Node(NamedTuple):
     def row(self) -> Dict[str, Any]:
         """Return it as a row of a document."""
         return {"name": self.name, "op_type": self.op_type, "provider": self.device, "kernel": self.kernel,
-                "precision": self.precision, "layout": self.layout, "original": self.original,
+                "precision": self.precision, "output_precision": self.output_precision, "layout": self.layout,
+                "original": self.original,
                 "reads": self.reads}  # fmt: skip
 
 
@@ -277,7 +279,7 @@ class Model:
             device = next((placed[name] for name in original.split(",") if name in placed), self.execution_devices[0])
             found.append(
                 Node(op.get_friendly_name(), kind, facts.get("primitiveType", ""), facts.get("runtimePrecision", ""),
-                     facts.get("outputLayouts", ""), original, device, reads)
+                     facts.get("outputPrecisions", ""), facts.get("outputLayouts", ""), original, device, reads)
             )  # fmt: skip
         return found
 

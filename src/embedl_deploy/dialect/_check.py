@@ -61,10 +61,13 @@ class _Rules:
             return ()
         last = self.view.bias_tail(node)
         found = [] if last is node else [last.name]
+        gated = self.view.gated_by(last, self.dialect.gates) or ()
+        inside = [(each.name, index) for each in gated for index in range(len(each.input))]
+        if not any(edge in self.qdq.edges for edge in inside):
+            found += [each.name for each in gated]
         after = self.view.only_reader(last.output[0])
         if after is not None and (after.name, 0) not in self.qdq.edges:
-            pointwise = self.dialect.skip_only and after.op_type in _EPILOGUE - {"Mul"}
-            found += [after.name] if pointwise or self.view.is_relu_like(after) else []
+            found += [after.name] if after.op_type in self.dialect.epilogue or self.view.is_relu_like(after) else []
         return tuple(found)
 
     def _formats(self, node: onnx.NodeProto) -> list[str]:

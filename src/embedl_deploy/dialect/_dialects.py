@@ -154,6 +154,10 @@ class Dialect:
     one_scale: frozenset[str] = frozenset()  # operators whose inputs and output must have one scale
     constant_weights: bool = False  # whether a product of two activations has no integer kernel
     skip_only: bool = False  # whether a residual addition has Q/DQ on the skip branch alone
+    # Activations that melt into the weighted operator or the addition before them
+    epilogue: frozenset[str] = frozenset()
+    # Activations that melt so too where their input is multiplied with them, as SiLU is x · Sigmoid(x): no Q/DQ inside
+    gates: frozenset[str] = frozenset()
     # Output scale and zero point (of int8) that the runtime prescribes, by operator
     fixed: tuple[tuple[str, float, int], ...] = ()
     types: frozenset[str] = frozenset({"int8", "uint8"})  # types of quantized tensors that the runtime can read at all
@@ -190,11 +194,14 @@ _ORT_BOTH = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "Lea
 
 _WIDE_TYPES = frozenset({"int8", "uint8", "int16", "uint16"})
 
+_ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+
 TENSORRT = Dialect(
     name="tensorrt", runtime="tensorrt", backend="tensorrt", confirm="embedl_deploy.dialect._build:confirm",
     activation="int8", zero_point=False, relu_at_minimum=False, narrow_weights=False, integer_bias=False,
     integers=WEIGHTED | MOVES | {"Add", "AveragePool", "Concat", "GlobalAveragePool", "Pad", "Resize"},
     both_sides=frozenset({"AveragePool", "GlobalAveragePool"}), one_scale=frozenset({"Concat"}), skip_only=True,
+    epilogue=_ACTIVATIONS | {"HardSigmoid"},
     types=frozenset({"int8", "int4", "float8e4m3fn"}), activation_types=frozenset({"int8", "float8e4m3fn"}),
     no_conv_types=frozenset({"int4"}), weight_blocks=True, float_types=("float32", "float16"),
 )  # fmt: skip
@@ -231,8 +238,8 @@ OPENVINO = Dialect(
     name="openvino", runtime="openvino",
     activation="uint8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
     integers=WEIGHTED | _SAME_SCALE | {"Add", "GlobalAveragePool", "Mul"},
-    both_sides=frozenset({"Add", "Concat", "Mul"}), one_scale=frozenset({"Concat"}),
-    types=_WIDE_TYPES | {"int4", "uint4"}, activation_types=_WIDE_TYPES,
+    both_sides=frozenset({"Add", "Concat", "Mul"}), one_scale=frozenset({"Concat"}), epilogue=_ACTIVATIONS,
+    gates=frozenset({"Sigmoid"}), types=_WIDE_TYPES | {"int4", "uint4"}, activation_types=_WIDE_TYPES,
     weight_zero_point=True, weight_blocks=True, portable=True, whole_channels=True,
 )  # fmt: skip
 

@@ -88,6 +88,15 @@ class View:
             return after
         return node
 
+    def gated_by(self, node: onnx.NodeProto, gates: Collection[str]) -> tuple[onnx.NodeProto, onnx.NodeProto] | None:
+        """Return the activation and the product that make SiLU of an operator's result, if nobody else reads that."""
+        readers = [reader for reader, _ in self.readers.get(node.output[0], [])]
+        if len(readers) != 2 or node.output[0] in self.outputs:
+            return None
+        gate, product = sorted(readers, key=lambda reader: reader.op_type == "Mul")
+        is_gate = gate.op_type in gates and self.only_reader(gate.output[0]) is product
+        return (gate, product) if is_gate and product.op_type == "Mul" else None
+
     def is_relu_like(self, node: onnx.NodeProto) -> bool:
         """Tell whether a node cuts values off at 0: Relu, or Clip from 0."""
         if node.op_type == "Relu":
@@ -276,9 +285,11 @@ class _BothSidesPlacement:
         self.dialect = dialect
         self.view = View(qdq)
         self.made: dict[str, str] = {}
+        self.gated: set[str] = set()
 
     def run(self) -> None:
         self._round_after_relu()
+        self._round_after_gate()
         for node in reversed(self.qdq.graph.node):
             # What moves values commutes with rounding: its input may carry its output's format.
             after = self._held(node.output[0]) if node.op_type in _TRANSPARENT else None
@@ -288,7 +299,7 @@ class _BothSidesPlacement:
             if node.op_type in WEIGHTED:
                 if self.view.has_kernel(node, self.dialect):
                     self._weighted(node)
-            elif node.op_type in self.dialect.both_sides:
+            elif node.op_type in self.dialect.both_sides and node.name not in self.gated:
                 self._quantize_both_sides(node)
             elif node.op_type in _TRANSPARENT:
                 self._quantize_output_like_input(node)
@@ -301,6 +312,18 @@ class _BothSidesPlacement:
             alone = self.view.is_relu_like(node) and self.view.only_reader(node.input[0]) is node
             if alone and node.input[0] in self.view.maker and self._wanted(node.output[0]):
                 self.qdq.edges.pop((node.name, 0), None)
+        self.qdq.prune()
+
+    def _round_after_gate(self) -> None:
+        """Round once, after an activation of two nodes: rounding inside would keep the kernel from absorbing it."""
+        for node in self.qdq.graph.node:
+            if node.op_type not in WEIGHTED or not self.view.has_kernel(node, self.dialect):
+                continue
+            found = self.view.gated_by(self.view.bias_tail(node), self.dialect.gates)
+            for each in found or ():
+                for index in range(len(each.input)):
+                    self.qdq.edges.pop((each.name, index), None)
+            self.gated |= {each.name for each in found or ()}
         self.qdq.prune()
 
     def _held(self, tensor: str) -> str | None:

@@ -26,10 +26,12 @@ _MOVERS = frozenset({
     "Broadcast", "Concatenation", "Convert", "Gather", "GatherElements", "GatherND", "MemoryInput", "MemoryOutput",
     "Pad", "Reorder", "Reshape", "Scatter", "ShapeOf", "Slice", "Split", "StridedSlice", "Tile", "Transpose",
 })  # fmt: skip
-_MOVING_NODES = frozenset({
+MOVING_NODES = frozenset({
     "Cast", "Concat", "DequantizeLinear", "Expand", "Flatten", "Gather", "GatherElements", "Identity", "MaxPool", "Pad",
     "QuantizeLinear", "Reshape", "Shape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
 })  # fmt: skip
+# Kernels that compute number by number: in floats, if they do not write integers as well.
+_POINTWISE = frozenset({"Eltwise", "Math", "Subgraph"})
 # What a layer of a kind was made of, whatever names it kept.
 _MADE_OF = {"Convolution": {"Conv"}, "Deconvolution": {"ConvTranspose"}, "FullyConnected": {"Gemm", "MatMul"},
             "MatMul": {"Gemm", "MatMul"}}  # fmt: skip
@@ -128,6 +130,8 @@ def _reads(row: LayerRow) -> list[str]:
 
 def _computes_in_integers(row: LayerRow, kinds: Sequence[str] | None) -> bool | None:
     """Tell by the kinds of its nodes, where they are known; what stands for none only converts."""
-    if row.op_type in _MOVERS or (kinds is not None and _MOVING_NODES.issuperset(kinds)):
+    if row.op_type in _MOVERS or (kinds is not None and MOVING_NODES.issuperset(kinds)):
         return None
-    return row.extra.get("precision") in _INTEGERS
+    written = row.extra.get("output_precision") if row.op_type in _POINTWISE else None
+    ends = {row.extra.get("precision"), *([written] if isinstance(written, str) else [])}
+    return ends <= _INTEGERS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from embedl_hub.core.device import Device
 from embedl_hub.core.document import LayerRow
 from embedl_hub.core.profile import OpenVINOProfiler
 from embedl_hub.testing import temporary_context
-from embedl_hub.toolchains.openvino.layers import led_back
+from embedl_hub.toolchains.openvino.layers import MOVING_NODES, led_back
 from embedl_hub.toolchains.openvino.placement import layers_of
 
 VALUE = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -41,10 +42,12 @@ def test_a_dialect_file_leads_back_to_modules(here: Device, tmp_path: Path) -> N
     assert {"stem.0", "features.0.conv", "features.1.conv", "shared", "head"} <= integer
     modules = {name for layer in result.layers for name in layer.modules}
     assert modules <= {name for name, _ in network.named_modules()}
-    asked = layers_of(source)
-    assert [(row.source_nodes, row.integer) for row in asked] == [
-        (row.source_nodes, row.integer) for row in result.layers
-    ]
+    asked = {node: row.integer for row in layers_of(source) for node in row.source_nodes}
+    ran = {node: row.integer for row in result.layers for node in row.source_nodes}
+    assert asked.keys() == ran.keys()
+    assert {node for node, integer in asked.items() if integer != ran[node]} <= {
+        node.name for node in load(source).graph.node if node.op_type in MOVING_NODES
+    }
 
 
 def row(name: str, op_type: str, original: str, *reads: str, precision: str = "f32") -> LayerRow:
@@ -72,6 +75,14 @@ def test_names_lead_back_in_every_form() -> None:
     ]  # fmt: skip
     assert [each.integer for each in found] == [None, True, False, True, False, True, None]
     assert [each.added_by_runtime for each in found] == [True, False, False, False, False, False, True]
+
+
+def test_what_turns_integers_into_floats_computes_in_floats() -> None:
+    """A pointwise kernel counts as one of integers if it writes them too."""
+    rows = [row(kind, kind, "a", precision="u8") for kind in ("Subgraph", "FullyConnected")]
+    for written, wanted in (("f32", [False, True]), ("u8", [True, True])):
+        told = [replace(each, extra={**each.extra, "output_precision": written}) for each in rows]
+        assert [each.integer for each in led_back(told, None)] == wanted
 
 
 def test_an_operator_taken_apart_is_one_node() -> None:

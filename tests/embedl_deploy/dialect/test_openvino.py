@@ -1,0 +1,77 @@
+"""OpenVINO's dialect: what melts into a kernel has no Q/DQ inside, and OpenVINO itself confirms it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from embedl_deploy.dialect import check, lower
+
+
+def pair(tensor: str, scale: float, zero: int) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Return Q and DQ of a tensor, and their constants."""
+    constants = [
+        numpy_helper.from_array(np.float32(scale), f"{tensor}/s"),
+        numpy_helper.from_array(np.uint8(zero), f"{tensor}/z"),
+    ]
+    ends = [f"{tensor}/s", f"{tensor}/z"]
+    nodes = [
+        helper.make_node("QuantizeLinear", [tensor, *ends], [f"{tensor}/q"], name=f"{tensor}/q"),
+        helper.make_node("DequantizeLinear", [f"{tensor}/q", *ends], [f"{tensor}/dq"], name=f"{tensor}/dq"),
+    ]
+    return nodes, constants
+
+
+def gated(activation: str) -> onnx.ModelProto:
+    """Return conv → activation · its input → conv, rounded before and after everything, as for kernels of integers."""
+    codes = np.random.default_rng(0).integers(-100, 100, (8, 8, 3, 3)).astype(np.int8)
+    constants = [numpy_helper.from_array(codes, "w"), numpy_helper.from_array(np.float32(0.01), "w/s")]
+    nodes = [helper.make_node("DequantizeLinear", ["w", "w/s"], ["w/dq"], name="w/dq")]
+    steps = [
+        ("x", 0.02, 128, None),
+        ("c", 0.05, 128, helper.make_node("Conv", ["x/dq", "w/dq"], ["c"], name="conv1", pads=[1] * 4)),
+        ("g", 1 / 255, 0, helper.make_node(activation, ["c/dq"], ["g"], name="gate")),
+        ("m", 0.03, 20, helper.make_node("Mul", ["c/dq", "g/dq"], ["m"], name="product")),
+    ]
+    for tensor, scale, zero, node in steps:
+        made, more = pair(tensor, scale, zero)
+        nodes += [*([node] if node is not None else []), *made]
+        constants += more
+    nodes.append(helper.make_node("Conv", ["m/dq", "w/dq"], ["y"], name="conv2", pads=[1] * 4))
+    shape = [1, 8, 12, 12]
+    graph = helper.make_graph(
+        nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)], constants,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_silu_melts_into_the_convolution() -> None:
+    """Q/DQ inside it go; the prediction says who takes it, and OpenVINO's own layers agree."""
+    before, after = (check(model, "openvino") for model in (gated("Sigmoid"), lower(gated("Sigmoid"), "openvino")))
+    states = {row.node: row.state for row in after.rows if row.operator in {"Conv", "Sigmoid", "Mul"}}
+    assert states == {"conv1": "integer", "gate": "taken", "product": "taken", "conv2": "integer"}
+    assert {row.node: row.state for row in before.rows}["gate"] != "taken"
+    assert after.disagreements == ()
+    assert "Confirmed by the layers that openvino ran" in after.confirmed
+
+
+@pytest.mark.parametrize("activation", ["HardSwish", "Gelu", "LeakyRelu", "Elu", "Tanh", "Sigmoid", "Relu"])
+def test_activations_melt(activation: str) -> None:
+    """One that nobody rounds before is part of the convolution."""
+    model = gated("Sigmoid")
+    gate, product = (next(node for node in model.graph.node if node.name == name) for name in ("gate", "product"))
+    gate.op_type = activation
+    gate.input[0] = "c"
+    if activation == "Gelu":
+        model.opset_import[0].version = 20
+    for name in ("c/q", "c/dq", "g/q", "g/dq"):
+        model.graph.node.remove(next(node for node in model.graph.node if node.name == name))
+    product.op_type = "Identity"
+    del product.input[:]
+    product.input.append("g")
+    contract = check(model, "openvino")
+    assert {row.node: row.state for row in contract.rows}["gate"] == "taken"
+    assert contract.disagreements == ()
