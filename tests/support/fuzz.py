@@ -531,6 +531,25 @@ def small_tflite() -> bytes:
     return bytes(builder.Output())
 
 
+OPENVINO = b"""<?xml version="1.0"?>
+<net name="net" version="11"><layers>
+<layer id="0" name="x" type="Parameter" version="opset1"><data shape="1,?,2..4" element_type="f32" />
+<output><port id="0" precision="FP32" names="x,y"><dim>1</dim></port></output></layer>
+<layer id="1" name="w" type="Const" version="opset1"><data element_type="i8" shape="4" offset="0" size="4" /></layer>
+<layer id="2" name="q" type="FakeQuantize" version="opset1"></layer>
+</layers><edges><edge from-layer="0" from-port="0" to-layer="2" to-port="0" /></edges></net>
+"""
+
+
+def openvino() -> Reader:
+    """OpenVINO's own files."""
+    from embedl_hub.refusal import RefusedError
+    from embedl_hub.toolchains.openvino.ir import read_graph
+
+    words = (b"<!DOCTYPE a [", b'<!ENTITY b "&b;&b;">', b"<layer>" * 50, b"&b;", b'size="1e9"')
+    return Reader(read_graph, (RefusedError,), [numbered(0, OPENVINO)], file="net.xml", words=words)
+
+
 def tflite() -> Reader:
     """TFLite files."""
     from embedl_hub.refusal import RefusedError
@@ -759,6 +778,7 @@ READERS: dict[str, Entry] = {
     "npy": Entry(("embedl_device.readers",), npy),
     "npz": Entry(("embedl_device.readers", f"{_HUB}.models.calibration", "zipfile"), npz),
     "onnx": Entry((f"{_HUB}.models.onnx_file", f"{_HUB}.models.module_names"), onnx),
+    "openvino": Entry((f"{_HUB}.toolchains.openvino.ir",), openvino),
     "plan": Entry((f"{_HUB}.fleet._plan",), plan),
     "pt2": Entry(("embedl_deploy._trace.archive", "embedl_device.exported"), pt2, 32768),
     "runtime-trace": Entry(("embedl_onnxruntime.profile",), runtime_trace),
