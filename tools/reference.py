@@ -54,7 +54,7 @@ _PROGRAMS_HEAD = """\
 
 What runs and measures models, on this machine and on boards: Python 3.8 or newer, numpy and the runtime.
 The hub calls them, and brings them to a board that lacks them.
-By hand: `pip install 'edgeproof-device[onnxruntime]'`, with the extra `litert` or `openvino` for those.
+By hand: `pip install 'edgeproof-device[onnxruntime]'`, with the extra `litert`, `openvino` or `executorch` for those.
 Each command prints one JSON object, messages go to stderr, and another exit code than 0 is a failure.
 What `profile` prints is [the profile document](profile-document.md).
 This page is written by `tools/reference.py` from the programs themselves.
@@ -509,13 +509,14 @@ def examples_page() -> str:
 def pages() -> dict[Path, str]:
     """Return what each page should be."""
     from embedl_deploy.cli.main import cli as deploy  # noqa: PLC0415 - only to be described
+    from embedl_executorch import cli as executorch  # noqa: PLC0415
     from embedl_hub.cli.main import cli as hub  # noqa: PLC0415
     from embedl_hub.cli.main import own_commands  # noqa: PLC0415
     from embedl_litert import cli as litert  # noqa: PLC0415
     from embedl_onnxruntime import cli as onnxruntime  # noqa: PLC0415
     from embedl_openvino import cli as openvino  # noqa: PLC0415
 
-    programs = [each._program().parser for each in (onnxruntime, litert, openvino)]  # noqa: SLF001
+    programs = [each._program().parser for each in (onnxruntime, litert, openvino, executorch)]  # noqa: SLF001
     made = {
         REFERENCE / "device-programs.md": programs_page(programs),
         ROOT / "docs" / "decisions" / "README.md": decisions_page(),

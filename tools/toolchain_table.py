@@ -2,8 +2,8 @@
 
     python tools/toolchain_table.py [--board user@host] [--trtexec PATH] [--json]
 
-Real: ONNX Runtime, OpenVINO, LiteRT, the TFLite converter in its environment, SSH to an sshd of our own, TensorRT-RTX's
-builder. Stand-ins: trtexec in three versions, and the clouds behind their vendors' real clients. A trtexec on this
+Real: ONNX Runtime, OpenVINO, ExecuTorch, LiteRT, the TFLite converter in its environment, SSH to an sshd of our own,
+TensorRT-RTX's builder. Stand-ins: trtexec in three versions, and the clouds behind their vendors' real clients. A trtexec on this
 machine, or on the machine that ``--board`` names, makes those cells real. Times of stand-ins mean nothing. Exit code 1
 when a cell fails: an error, answers that are not ONNX Runtime's, or work where a refusal was due.
 """
@@ -29,13 +29,21 @@ import numpy as np
 from botocore.stub import Stubber
 
 from embedl_hub.core import HubContext
-from embedl_hub.core.compile import ONNXRuntimeCompiler, OpenVINOCompiler, TensorRTCompiler, TFLiteCompiler
+from embedl_hub.core.compile import (
+    ExecuTorchCompiler,
+    ONNXRuntimeCompiler,
+    OpenVINOCompiler,
+    TensorRTCompiler,
+    TFLiteCompiler,
+)
 from embedl_hub.core.device import (
     Device,
     DeviceSpec,
+    EmbedlExecuTorchConfig,
     EmbedlLiteRTConfig,
     EmbedlONNXRuntimeConfig,
     EmbedlOpenVINOConfig,
+    ExecuTorchConfig,
     LiteRTConfig,
     ONNXRuntimeConfig,
     OpenVINOConfig,
@@ -45,8 +53,20 @@ from embedl_hub.core.device import (
     TensorRTRTXConfig,
     TrtexecConfig,
 )
-from embedl_hub.core.invoke import ONNXRuntimeInvoker, OpenVINOInvoker, TensorRTInvoker, TFLiteInvoker
-from embedl_hub.core.profile import ONNXRuntimeProfiler, OpenVINOProfiler, TensorRTProfiler, TFLiteProfiler
+from embedl_hub.core.invoke import (
+    ExecuTorchInvoker,
+    ONNXRuntimeInvoker,
+    OpenVINOInvoker,
+    TensorRTInvoker,
+    TFLiteInvoker,
+)
+from embedl_hub.core.profile import (
+    ExecuTorchProfiler,
+    ONNXRuntimeProfiler,
+    OpenVINOProfiler,
+    TensorRTProfiler,
+    TFLiteProfiler,
+)
 from embedl_hub.errors import HubError
 from embedl_hub.machine.environment import CACHE_VARIABLE
 from embedl_hub.toolchains.tflite.environment import ENVIRONMENT
@@ -66,10 +86,11 @@ COMPONENTS: dict[str, tuple[Any, Any, Any]] = {
     "TFLite": (TFLiteCompiler, TFLiteProfiler, TFLiteInvoker),
     "ONNX Runtime": (ONNXRuntimeCompiler, ONNXRuntimeProfiler, ONNXRuntimeInvoker),
     "OpenVINO": (OpenVINOCompiler, OpenVINOProfiler, OpenVINOInvoker),
+    "ExecuTorch": (ExecuTorchCompiler, ExecuTorchProfiler, ExecuTorchInvoker),
     "TensorRT": (TensorRTCompiler, TensorRTProfiler, TensorRTInvoker),
 }
 # How far answers may be from ONNX Runtime's, as a share of their range; a GPU computes with shorter floats by default.
-LIMITS = {"TFLite": 1e-3, "ONNX Runtime": 1e-5, "OpenVINO": 1e-5, "TensorRT": 1e-2}
+LIMITS = {"TFLite": 1e-3, "ONNX Runtime": 1e-5, "OpenVINO": 1e-5, "ExecuTorch": 1e-5, "TensorRT": 1e-2}
 CLOUD = "the cloud; its client is real"
 QUICK: dict[str, Any] = {
     "iterations": 20, "min_seconds": 0.05, "max_warmup_seconds": 0.2, "layer_runs": 3, "threads": 1,
@@ -134,7 +155,8 @@ class Table:
 
     def cells(self) -> Iterator[Cell]:
         """Yield the cells as they are run."""
-        for number, row in enumerate((*self._tflite(), *self._onnxruntime(), *self._openvino(), *self._tensorrt())):
+        rows = (self._tflite, self._onnxruntime, self._openvino, self._executorch, self._tensorrt)
+        for number, row in enumerate(row for each in rows for row in each()):
             self._fresh_cache(number)
             with HubContext("table", [row.device], home=self._folder / "home") as ctx:
                 for step in row.steps:
@@ -223,6 +245,12 @@ class Table:
         yield Row("OpenVINO", here, "real", "OpenVINO")
         program = EmbedlOpenVINOConfig(_beside("embedl-openvino"), **QUICK)
         yield Row("OpenVINO", self._over_ssh(program, "embedl_openvino"), "real", "OpenVINO, SSH")
+
+    def _executorch(self) -> Iterator[Row]:
+        here = Device("this machine", provider_type="local", provider_config=ExecuTorchConfig(**QUICK))
+        yield Row("ExecuTorch", here, "real", "ExecuTorch")
+        program = EmbedlExecuTorchConfig(_beside("embedl-executorch"), **QUICK)
+        yield Row("ExecuTorch", self._over_ssh(program, "embedl_executorch"), "real", "ExecuTorch, SSH")
 
     def _stub_aws(self) -> None:
         links, client = aws.Links(), aws.make_client()

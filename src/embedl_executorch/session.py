@@ -8,7 +8,6 @@ tensors are what the runtime takes and gives.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -50,8 +49,6 @@ class Settings(NamedTuple):
 
 def _runtime() -> Any:
     """Return the runtime's extension module, or say how to get it."""
-    # Nothing that libraries would look up or send: torch's and the hub client's own switches.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import torch  # noqa: F401 - its libraries must be loaded first
         from executorch.extension.pybindings import _C

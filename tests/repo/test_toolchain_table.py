@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_every_cell_says_what_it_was(tmp_path: Path, converter: Path) -> None:
-    """Four toolchains with every provider; nothing fails, and only TensorRT-RTX refuses, for it has no GPU."""
+    """Five toolchains with every provider; nothing fails, and only TensorRT-RTX refuses, for it has no GPU."""
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "toolchain_table.py", "--json"],
         capture_output=True, text=True, timeout=280, check=False,
@@ -31,10 +31,11 @@ def test_every_cell_says_what_it_was(tmp_path: Path, converter: Path) -> None:
         ("ONNX Runtime", "real", "ok"): 6,
         ("ONNX Runtime", "stand-in", "ok"): 3,
         ("OpenVINO", "real", "ok"): 6,
+        ("ExecuTorch", "real", "ok"): 6,
         ("TensorRT", "stand-in", "ok"): 18,
         ("TensorRT", "real", "ok"): 1,
         ("TensorRT", "real", "refused"): 2,
     }
     providers = {(cell["toolchain"], cell["provider"].partition(" ")[0]) for cell in cells}
-    assert len(providers) == 12
+    assert len(providers) == 14
     assert all(cell["parts"] for cell in cells)

@@ -18,7 +18,7 @@ from embedl_deploy.dialect._constants import (
     lacking,
     unquantize_unsupported_layers,
 )
-from embedl_deploy.dialect._dialects import CONVOLUTIONS, PAIR, Dialect, get_dialect
+from embedl_deploy.dialect._dialects import PAIR, Dialect, get_dialect
 from embedl_deploy.dialect._files import check_graph, load, raise_opset, relax_opset, save
 from embedl_deploy.dialect._float16 import to_float16
 from embedl_deploy.dialect._model import (
@@ -76,8 +76,7 @@ def lower(
             chooses them anew from the observed ranges, so that a range that starts at 0 uses every integer.
         float_type: Type of what is not quantized; ``float16`` for TensorRT 11, which runs what it reads.
         fallback: Whether a tensor whose format the dialect lacks is left in float, with a note, instead of an error.
-        samples: Inputs, each as for `verify`: a portable dialect chooses on them what each layer's weights become; one
-            that wants Q behind linear layers observes on them the ranges that the model does not tell.
+        samples: Inputs, each as for `verify`: a portable dialect chooses on them what each layer's weights become.
 
     Raises:
         DialectError: The dialect is unknown or cannot express what the model says.
@@ -90,10 +89,6 @@ def lower(
     needed = _needed_opset(qdq, target, float_type)
     qdq = restore_origin(qdq if needed <= qdq.opset else read(raise_opset(model, needed)))
     _refuse(qdq, target, fallback=fallback)
-    if samples is not None and target.outputs > CONVOLUTIONS:
-        # What simulation leaves in float behind a linear layer has no range yet, and this dialect wants Q there.
-        samples = list(samples)
-        observe(qdq, samples)
     before = copy.deepcopy(qdq)
     unquantize_unsupported_layers(qdq, target)
     if not target.zero_point:

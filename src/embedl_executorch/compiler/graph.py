@@ -80,6 +80,7 @@ class _Importer:
         self._same: Dict[str, str] = {}  # tensors that hold what another does, by that one's name
         self._integers: Dict[str, Tuple[str, Numbers]] = {}  # what DQ makes: from which integers, and how
         self._calls: Dict[str, str] = {}  # the calls that make tensors
+        self._floats: Dict[str, str] = {}  # what Q reads where a float operator makes it, by what Q makes
         self._readers: Dict[str, List[onnx.NodeProto]] = {}
         for node in self._proto.node:
             for name in node.input:
@@ -138,6 +139,7 @@ class _Importer:
             if each in self._integers:
                 takes[index], call.integers[index] = self._integers[each]
         call.is_integer = 0 in call.integers and self._ends_in_integers(proto)
+        self._round_in_the_run(proto, call, takes)
         takes = [None if not each or each in self._known else each for each in takes]
         members, makes = [call.node], tuple(proto.output)
         added = self._bias_after(proto, call) if proto.op_type == "MatMul" else None
@@ -153,6 +155,10 @@ class _Importer:
             raise
         except Exception as error:
             raise call.refuse("cannot be computed: {}".format(first_words(error))) from error
+        if proto.op_type == "QuantizeLinear":
+            maker = self._calls.get(str(takes[0]), "")
+            if 0 not in call.integers and not (maker and getattr(graph, maker).is_integer):
+                self._floats[proto.output[0]] = str(takes[0])
         graph.steps.append(step)
         graph.sources[name] = members
         self._values.update(made)
@@ -183,6 +189,25 @@ class _Importer:
         self._integers[proto.output[0]] = (name, numbers_of(call))
         self._values[proto.output[0]] = self._values[name]
         return True
+
+    def _round_in_the_run(self, proto: onnx.NodeProto, call: Call, takes: List[Optional[str]]) -> None:
+        """Have a linear layer of integer weights without Q behind it round its input itself, and give float.
+
+        What came in float up to the Q before it is then taken as it came: rounded once, row by row.
+        """
+        weight = call.known[1] if len(call.known) > 1 else None
+        if proto.op_type not in ("MatMul", "Gemm") or call.is_integer or 0 not in call.integers:
+            return
+        if not isinstance(weight, Quantized) or not weight.is_plain() or weight.integers.ndim != 2:
+            return
+        turned = proto.op_type == "MatMul" or not call.attributes.get("transB")
+        if weight.axis not in (None, 1 if turned else 0) or call.attributes.get("alpha", 1.0) != 1.0:
+            return
+        call.is_dynamic = True
+        before = self._floats.get(str(takes[0]))
+        if before is not None:
+            takes[0] = before
+            del call.integers[0]
 
     def _ends_in_integers(self, proto: onnx.NodeProto) -> bool:
         """Tell whether one Q reads what a node makes, after the bias and the activation that its kernel does too."""

@@ -288,8 +288,8 @@ def _gemm(call: Call) -> torch.Tensor:
         weight = call.matrix(1, is_transposed=bool(call.attributes.get("transB")))
         bias = call.bias(2)
         if bias is None or (bias.dim() <= 1 or bias.shape[:-1].numel() == 1):
-            return F.linear(x, weight, None if bias is None else call.row_bias(2, int(weight.shape[0])))
-        return F.linear(x, weight) + bias
+            return F.linear(call.rounded(x), weight, None if bias is None else call.row_bias(2, int(weight.shape[0])))
+        return F.linear(call.rounded(x), weight) + bias
     right = call.x(1).t() if call.attributes.get("transB") else call.x(1)
     product = torch.mm(x, right)
     product = product if alpha == 1.0 else product * alpha
@@ -299,6 +299,18 @@ def _gemm(call: Call) -> torch.Tensor:
     return product + (bias if beta == 1.0 else bias * beta)
 
 
+def _product_of(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Multiply stacks of matrices; as one stack each, where both have the same: that form is taken in by delegates."""
+    stack = left.shape[:-2]
+    if left.dim() < 3 or stack != right.shape[:-2]:
+        return torch.matmul(left, right)
+    count = math.prod(stack)
+    flat = torch.bmm(
+        left.reshape(count, *left.shape[-2:]).contiguous(), right.reshape(count, *right.shape[-2:]).contiguous()
+    )
+    return flat.reshape(*stack, left.shape[-2], right.shape[-1])
+
+
 @operator("MatMul")
 def _matmul(call: Call) -> torch.Tensor:
     """By a matrix of weights: a linear layer, with the bias that was added after it."""
@@ -306,8 +318,8 @@ def _matmul(call: Call) -> torch.Tensor:
     shape = () if weight is None else (weight.integers if isinstance(weight, Quantized) else weight).shape
     if len(shape) == 2:
         bias = call.added if call.added is None else call.tensor("bias", call.added)
-        return F.linear(call.x(0), call.matrix(1, is_transposed=False), bias)
-    product = torch.matmul(call.x(0), call.x(1))
+        return F.linear(call.rounded(call.x(0)), call.matrix(1, is_transposed=False), bias)
+    product = _product_of(call.x(0), call.x(1))
     return product if call.added is None else product + call.tensor("bias", call.added)
 
 

@@ -10,7 +10,7 @@ _FUSED = ("relu.default", "hardtanh.default")
 _MELTED = "IS_IMPLICIT_Q_DQ_TAG"
 _NOT_KNOWN = "the backend has no kernel for it"
 # What converts or unpacks, and stands for no operator of the user's.
-_HELPERS = ("quantize_per_", "dequantize_per_")
+_HELPERS = ("quantize_per_", "dequantize_per_", "choose_qparams")
 
 
 class Row(NamedTuple):
@@ -125,7 +125,10 @@ def _is_integer(node: Any, name: str) -> Optional[bool]:
         before = _name(live[0].target)
         if "quantize" not in before and _is_integer(live[0], before):
             return True
-    return bool(live) and all(each.meta.get(_MELTED) for each in live) and _ends_in_integers(node)
+    if not live or not all(each.meta.get(_MELTED) for each in live):
+        return False
+    # A linear layer that rounds its input itself gives float; any other kernel for integers gives integers.
+    return _ends_in_integers(node) or "linear" in name
 
 
 def _ends_in_integers(node: Any) -> bool:

@@ -12,6 +12,7 @@ from embedl_device.errors import BoardError
 
 # What XNNPACK takes in: int8, per tensor with a zero point, per channel around 0.
 _LOW, _HIGH = -128, 127
+_EPSILON = 1.1920928955078125e-07  # the least scale
 
 
 class Quantized(NamedTuple):
@@ -96,6 +97,7 @@ class Call(torch.nn.Module):
         # operators together with theirs, and one that is shared would belong to several.
         self.integers: Dict[int, Numbers] = {}
         self.is_integer = False  # whether a kernel for integers takes it in: integers come, and integers go
+        self.is_dynamic = False  # whether a linear layer rounds what comes by itself, and gives float
         self.added: Optional[Known] = None  # the bias of a product that stands in a node of its own
         self._work = work
         self._live: List[Any] = []
@@ -205,7 +207,7 @@ class Call(torch.nn.Module):
 
         Integers stay integers where a kernel takes them in; nothing else has a kernel that turns them into numbers.
         """
-        if isinstance(value, Quantized) and value.is_plain() and self.is_integer:
+        if isinstance(value, Quantized) and value.is_plain() and (self.is_integer or self.is_dynamic):
             return self._dequantized(name, value)
         numbers = value.numbers() if isinstance(value, Quantized) else value
         return self._kept(name, numbers)
@@ -223,10 +225,25 @@ class Call(torch.nn.Module):
             return made
         raise self.refuse("has a scale for every channel of an activation, for which there is no kernel")
 
+    def rounded(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what a linear layer takes in: rounded with a scale of the run's own, where its kernel does that."""
+        if not self.is_dynamic:
+            return tensor
+        operators: Any = torch.ops.quantized_decomposed
+        scale, zero_point = operators.choose_qparams.tensor(tensor, _LOW, _HIGH, _EPSILON, torch.int8)
+        integers = operators.quantize_per_tensor.tensor(tensor, scale, zero_point, _LOW, _HIGH, torch.int8)
+        made: torch.Tensor = operators.dequantize_per_tensor.tensor(
+            integers, scale, zero_point, _LOW, _HIGH, torch.int8
+        )
+        return made
+
     def _dequantized(self, name: str, value: Quantized) -> torch.Tensor:
         integers = self._kept(name + "_integers", value.integers)
         operators: Any = torch.ops.quantized_decomposed
         dequantized: torch.Tensor
+        if value.axis is None and self.is_dynamic:
+            # Its kernels know scales per channel alone.
+            value = value._replace(scale=np.repeat(value.scale.reshape(-1)[:1], value.integers.shape[0]), axis=0)
         if value.axis is None:
             scale, zero_point = float(value.scale.reshape(-1)[0]), int(value.zero_point.reshape(-1)[0])
             dequantized = operators.dequantize_per_tensor.default(integers, scale, zero_point, _LOW, _HIGH, torch.int8)

@@ -91,6 +91,7 @@ def test_a_bad_source_is_refused_before_anything_is_started(
         ExecuTorchCompiler().run(ctx, tmp_path / name, input_shape=shape)
 
 
+@pytest.mark.slow
 def test_an_operator_without_counterpart_and_an_unknown_backend_are_told(tmp_path: Path) -> None:
     """The node and the user's module; the backends that there are, here and in the runtime."""
     net = one_node("Det", {"x": np.zeros((2, 2), np.float32)}, {})

@@ -21,7 +21,7 @@ from embedl_hub.core.profile import ExecuTorchPairedProfiler, ExecuTorchProfiler
 VERDICTS = {"stable", "drifting", "throttled", "noisy", "indicative"}
 
 
-@pytest.mark.parametrize("where", ["here", "board"])
+@pytest.mark.parametrize("where", [pytest.param("here", marks=pytest.mark.slow), "board"])
 def test_a_profile_has_numbers_a_verdict_and_layers_of_the_source(
     compiled: ExecuTorchCompiledModel,
     where: str,
@@ -71,6 +71,7 @@ def test_answers_are_those_of_onnx_runtime_within_a_step(
     np.testing.assert_allclose(found["y"], expected, atol=0.01)
 
 
+@pytest.mark.slow
 def test_models_are_measured_in_turns_on_a_board_that_has_no_program(
     compiled: ExecuTorchCompiledModel, make_board: Callable[..., Device], board: SSHCommandRunner, tmp_path: Path
 ) -> None:
