@@ -1,6 +1,6 @@
 """Write src/embedl_hub/locks: every package that the hub installs by itself, by version and hash, for each target.
 
-    .venv/bin/python tools/lock.py [tflite | board] [--python 3.12] [--machine aarch64]
+    .venv/bin/python tools/lock.py [tflite | executorch | board] [--python 3.12] [--machine aarch64]
 
 The pins are those of the TFLite converter and the packages of boards; pip, with whatever index it is set up for,
 decides the rest and says the hashes. Whoever uses the hub does not need this program. Read the difference before you
@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 
 from embedl_hub.core.toolchain import board_toolchain
 from embedl_hub.locked import LOCKS, LockedWheel
+from embedl_hub.toolchains.executorch import environment as executorch
 from embedl_hub.toolchains.tflite import environment as tflite
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Purpose:
     alone: tuple[str, ...]
     pythons: tuple[str, ...]
     glibc: int
+    machines: tuple[str, ...] = MACHINES
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,10 @@ def purposes() -> dict[str, Purpose]:
     """Return what there is to lock, from where the product says it."""
     return {
         "tflite": _of(tflite.ENVIRONMENT, tflite.REQUIREMENTS, (tflite.CONVERTER,)),
+        # pip's index must have PyTorch's CPU build; the others bring gigabytes of CUDA.
+        "executorch": _of(
+            executorch.ENVIRONMENT, executorch.REQUIREMENTS, (executorch.EXECUTORCH,), machines=("x86_64",)
+        ),
         # glibc 2.27 is the oldest that today's onnxruntime runs on; the lock serves every newer one.
         "board": Purpose(
             "board", board_toolchain().board_packages, (), tuple(f"3.{minor}" for minor in range(8, 15)), glibc=27
@@ -91,9 +97,9 @@ def purposes() -> dict[str, Purpose]:
     }
 
 
-def _of(recipe: Recipe, pins: tuple[str, ...], alone: tuple[str, ...]) -> Purpose:
+def _of(recipe: Recipe, pins: tuple[str, ...], alone: tuple[str, ...], machines: tuple[str, ...] = MACHINES) -> Purpose:
     pythons = tuple(f"{major}.{minor}" for major, minor in sorted(recipe.pythons))
-    return Purpose(recipe.name, pins, alone, pythons, glibc=28)
+    return Purpose(recipe.name, pins, alone, pythons, glibc=28, machines=machines)
 
 
 def lock(purpose: Purpose, target: Target) -> str:
@@ -169,7 +175,7 @@ def size_of(url: str) -> int:
 def main() -> None:
     """Write the locks that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="tflite, board; both unless told")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="tflite, executorch, board; all unless told")
     parser.add_argument("--python", help="this Python alone")
     parser.add_argument("--machine", choices=MACHINES, help="this processor alone")
     options = parser.parse_args()
@@ -178,7 +184,7 @@ def main() -> None:
     for name in options.names or purposes():
         purpose = purposes()[name]
         for python in [options.python] if options.python else purpose.pythons:
-            for machine in [options.machine] if options.machine else MACHINES:
+            for machine in [options.machine] if options.machine else purpose.machines:
                 path = LOCKS / f"{name}-cp{python.replace('.', '')}-{machine}.lock"
                 path.write_text(lock(purpose, Target(python, machine, purpose.glibc)), encoding="utf-8")
                 print(f"{path.name}: {len(path.read_text().splitlines()) - 3} packages", flush=True)

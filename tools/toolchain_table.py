@@ -3,9 +3,9 @@
     python tools/toolchain_table.py [--board user@host] [--trtexec PATH] [--json]
 
 Real: ONNX Runtime, OpenVINO, ExecuTorch, LiteRT, the TFLite converter in its environment, SSH to an sshd of our own,
-TensorRT-RTX's builder. Stand-ins: trtexec in three versions, and the clouds behind their vendors' real clients. A trtexec on this
-machine, or on the machine that ``--board`` names, makes those cells real. Times of stand-ins mean nothing. Exit code 1
-when a cell fails: an error, answers that are not ONNX Runtime's, or work where a refusal was due.
+TensorRT-RTX's builder. Stand-ins: trtexec in three versions, and the clouds behind their vendors' real clients. A
+trtexec on this machine, or on the machine that ``--board`` names, makes those cells real. Times of stand-ins mean
+nothing. Exit code 1 when a cell fails: an error, answers that are not ONNX Runtime's, or work where a refusal was due.
 """
 
 from __future__ import annotations

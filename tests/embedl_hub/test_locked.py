@@ -23,17 +23,23 @@ from embedl_hub.locked import (
     size_words,
     version_pair,
 )
+from embedl_hub.toolchains.executorch import environment as executorch
 from embedl_hub.toolchains.tflite.environment import CONVERTER, REQUIREMENTS
 
 MACHINES = ("x86_64", "aarch64")
 TFLITE = [(python, machine) for python in ((3, 11), (3, 12), (3, 13)) for machine in MACHINES]
 BOARDS = [((3, minor), machine) for minor in range(8, 15) for machine in MACHINES]
-PINS = {"tflite": (CONVERTER, *REQUIREMENTS), "board": board_toolchain().board_packages}
-ALL = [("tflite", *target) for target in TFLITE] + [("board", *target) for target in BOARDS]
+PINS = {
+    "tflite": (CONVERTER, *REQUIREMENTS),
+    "executorch": (executorch.EXECUTORCH, *executorch.REQUIREMENTS),
+    "board": board_toolchain().board_packages,
+}
+ALL = [("tflite", *target) for target in TFLITE] + [("executorch", (3, 11), "x86_64")]
+ALL += [("board", *target) for target in BOARDS]
 
 
 def test_there_is_a_lock_for_every_target_and_no_other() -> None:
-    """Three Pythons of the converter, seven of boards, two processors each."""
+    """Three Pythons of the converter, seven of boards, two processors each; one where torch has no CUDA."""
     assert len(list(LOCKS.iterdir())) == len(ALL)
     assert all(find_lock(*target) is not None for target in ALL)
     for purpose, python, machine in (
@@ -86,7 +92,9 @@ def test_nothing_is_left_for_pip_to_decide(purpose: str, python: tuple[int, int]
     """Told to follow dependencies, pip finds each of them in the lock: one without a hash is an error."""
     lock = find_lock(purpose, python, machine)
     assert lock is not None
-    lines = [line for line in lock.path.read_text().splitlines() if not line.startswith(CONVERTER)]
+    lines = [
+        line for line in lock.path.read_text().splitlines() if not line.startswith((CONVERTER, executorch.EXECUTORCH))
+    ]
     (tmp_path / "lock").write_text("\n".join(lines))
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(lock.glibc[1], 16, -1)]
     argv = [

@@ -65,6 +65,8 @@ class Recipe:
     check: str  # a program that ends well when all that is needed can be imported
     pip_options: tuple[str, ...] = ()
     duration: str = "a minute or two"
+    # What else to do where it cannot be made, as a sentence
+    otherwise: str = "Compile on Linux with an x86_64 or aarch64 processor."
 
     @property
     def install(self) -> str:
@@ -167,7 +169,7 @@ class Recipe:
         if lock is None:
             raise ConfigError(
                 f"The {self.title} is not published for {platform.system()} on {machine} with Python {version}: there "
-                "are no packages whose hashes we know. Compile on Linux with an x86_64 or aarch64 processor."
+                f"are no packages whose hashes we know. {self.otherwise}"
             )
         return lock
 

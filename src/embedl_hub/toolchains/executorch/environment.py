@@ -26,12 +26,17 @@ ENVIRONMENT = Recipe(
     "executorch",
     "ExecuTorch environment",
     EXECUTORCH,
-    pythons=((3, 12), (3, 11), (3, 13)),
+    # Where torch has a build without CUDA, whose libraries would be gigabytes, among the files that we lock.
+    pythons=((3, 11),),
     check=(
         "import onnx, executorch.exir, executorch.extension.pybindings._C; "
         "from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner"
     ),
     duration="some minutes",
+    otherwise=(
+        "Install executorch and torch into a Python of yours, pip install 'edgeproof-hub[executorch]', or name one "
+        "that has them: ExecuTorchConfig(executorch_python=...)."
+    ),
 )
 
 
