@@ -151,6 +151,9 @@ class Dialect:
     outputs: frozenset[str] = frozenset()  # operators whose output must carry Q for them to run in integers
     # Operators that run in integers only with Q on all inputs and on the output
     both_sides: frozenset[str] = frozenset()
+    # Operators among those that stay float where nothing rounded their output in simulation: to round a residual stream
+    # costs much and gains little
+    keeps_float: frozenset[str] = frozenset()
     one_scale: frozenset[str] = frozenset()  # operators whose inputs and output must have one scale
     constant_weights: bool = False  # whether a product of two activations has no integer kernel
     skip_only: bool = False  # whether a residual addition has Q/DQ on the skip branch alone
@@ -225,11 +228,12 @@ ONNXRUNTIME_X86_VNNI = replace(
 # around where two products of -128 and -128 meet, so weights go without that integer.
 ONNXRUNTIME_ARM = replace(ONNXRUNTIME_X86, name="onnxruntime-arm", activation="int8", portable=False)
 
+_LITERT_BOTH = _ORT_BOTH | {"Gelu", "HardSwish", "Tanh"}
 LITERT = Dialect(
     name="litert", runtime="litert",
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
-    integers=WEIGHTED | _ORT_BOTH | MOVES | {"Pad", "Resize", "Tanh"},
-    outputs=WEIGHTED, both_sides=_ORT_BOTH, one_scale=_SAME_SCALE,
+    integers=WEIGHTED | _LITERT_BOTH | MOVES | {"Pad", "Resize"},
+    outputs=WEIGHTED, both_sides=_LITERT_BOTH, keeps_float=frozenset({"Add", "Mul"}), one_scale=_SAME_SCALE,
     fixed=(("Softmax", 1 / 256, -128), ("Sigmoid", 1 / 256, -128), ("Tanh", 1 / 128, 0)),
     types=frozenset({"int8", "int16"}), activation_types=frozenset({"int8", "int16"}),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from embedl_deploy.dialect._constants import (
     lacking,
     unquantize_unsupported_layers,
 )
-from embedl_deploy.dialect._dialects import PAIR, Dialect, get_dialect
+from embedl_deploy.dialect._dialects import PAIR, WEIGHTED, Dialect, get_dialect
 from embedl_deploy.dialect._files import check_graph, load, raise_opset, relax_opset, save
 from embedl_deploy.dialect._float16 import to_float16
 from embedl_deploy.dialect._model import (
@@ -50,6 +50,7 @@ from embedl_deploy.dialect._qdq_placement import (
 from embedl_deploy.errors import DialectError, ModelFileError, quoted_list
 from embedl_kernels import REQUIRES
 
+_MARGIN = 1 / 8  # on either side of an output's range
 _INTEGER_OPERATORS = frozenset({"QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "QGemm"})
 
 
@@ -76,7 +77,8 @@ def lower(
             chooses them anew from the observed ranges, so that a range that starts at 0 uses every integer.
         float_type: Type of what is not quantized; ``float16`` for TensorRT 11, which runs what it reads.
         fallback: Whether a tensor whose format the dialect lacks is left in float, with a note, instead of an error.
-        samples: Inputs, each as for `verify`: a portable dialect chooses on them what each layer's weights become.
+        samples: Inputs, each as for `verify`: a portable dialect chooses on them what each layer's weights become, and
+            one that wants Q behind every weighted operator observes ranges that the model does not tell.
 
     Raises:
         DialectError: The dialect is unknown or cannot express what the model says.
@@ -89,6 +91,9 @@ def lower(
     needed = _needed_opset(qdq, target, float_type)
     qdq = restore_origin(qdq if needed <= qdq.opset else read(raise_opset(model, needed)))
     _refuse(qdq, target, fallback=fallback)
+    if samples is not None and target.outputs >= WEIGHTED:
+        samples = list(samples)
+        _observe_with_margin(qdq, samples)
     before = copy.deepcopy(qdq)
     unquantize_unsupported_layers(qdq, target)
     if not target.zero_point:
@@ -105,6 +110,20 @@ def lower(
         integer_biases(qdq)
     keep_float_weights(qdq, target)
     return _finish(before, qdq, target, float_type, rows)
+
+
+def _observe_with_margin(qdq: QdqModel, samples: list[Sample]) -> None:
+    """Observe the ranges that are not known; those of outputs, a few numbers per sample, are widened by a quarter.
+
+    To cut an output off costs more than to round it a little more.
+    """
+    known = set(qdq.ranges)
+    observe(qdq, samples)
+    for output in qdq.graph.output:
+        if output.name in qdq.ranges and output.name not in known:
+            low, high = qdq.ranges[output.name]
+            margin = (high - low) * _MARGIN
+            qdq.ranges[output.name] = low - margin if low < 0 else low, high + margin if high > 0 else high
 
 
 def _finish(
@@ -226,7 +245,7 @@ def relower(
     if samples is not None:
         samples = list(samples)
         qdq = restore_origin(read(model))
-        observe(qdq, samples)
+        (_observe_with_margin if chosen.outputs >= WEIGHTED else observe)(qdq, samples)
         set_metadata(model, {RANGES: json.dumps({name: list(pair) for name, pair in qdq.ranges.items()})})
     if not any(node.op_type in PAIR for node in model.graph.node):
         raise ModelFileError(

@@ -364,7 +364,7 @@ class _BothSidesPlacement:
         if len(data) < len([name for name in node.input if name]) or not data:
             return
         ready = [(node.name, index) in self.qdq.edges or node.input[index] in self.made for index in data]
-        if not any(ready):
+        if not any(ready) or (node.op_type in self.dialect.keeps_float and not self._is_rounded(node)):
             return
         ends = [self.made.get(node.input[index]) or self._ensure(node.input[index]) for index in data]
         lacking = [node.input[index] for index, end in zip(data, ends, strict=True) if end is None]
@@ -375,6 +375,11 @@ class _BothSidesPlacement:
             for index, end in zip(data, ends, strict=True):
                 assert end is not None
                 self.qdq.edges[node.name, index] = end
+
+    def _is_rounded(self, node: onnx.NodeProto) -> bool:
+        """Tell whether an operator's result was rounded before this dialect asked for it."""
+        tensor = self.view.tail(node)
+        return self._held(tensor) is not None or self._wanted(tensor)
 
     def _make(self, node: onnx.NodeProto, what: str) -> bool:
         """Have an operator's result, after an absorbed Relu, carry Q."""

@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from support.qdq import Graph, sample, scales, tensorrt_residual
 
-from embedl_deploy.dialect import ONNXRUNTIME_X86, check, dialects, get_dialect, lower, notes_of
+from embedl_deploy.dialect import (
+    LITERT,
+    ONNXRUNTIME_X86,
+    Contract,
+    Dialect,
+    Verdict,
+    check,
+    dialects,
+    get_dialect,
+    lower,
+    notes_of,
+)
 from embedl_deploy.dialect._model import metadata, read
 from embedl_deploy.errors import DialectError, ModelFileError
 
@@ -103,6 +114,38 @@ def test_a_missing_range_is_told() -> None:
     """Without ranges the layer stays float, and the note says which tensor lacks one."""
     found = lower(tensorrt_residual(ranges=False), "onnxruntime-x86")
     assert any("Conv Conv:c1 stays in float" in note and "'c1'" in note for note in notes_of(found))
+
+
+def _stream() -> onnx.ModelProto:
+    """Return a linear layer beside a float stream that it is added to, as in a transformer; no range is told."""
+    net = Graph()
+    x = net.input("x", [1, 4, 8])
+    product = net.node("MatMul", [net.qdq(x, 0.03), net.weight("w", (8, 8), axis=1)], "product")
+    net.node("ReduceMax", [net.node("Add", [x, product], "stream")], "y", axes=[2])
+    return net.model("y")
+
+
+def test_a_stream_that_was_simulated_in_float_stays_float() -> None:
+    """LiteRT wants Q behind the layer; the addition has an integer kernel, and is left alone all the same."""
+    samples = list(np.random.default_rng(0).normal(size=(4, 1, 4, 8)).astype(np.float32))
+    lowered = lower(_stream(), "litert", samples=samples)
+    assert edges(lowered) == {("MatMul:product", 0), ("Add:stream", 1)}
+    assert check(lowered, replace(LITERT, confirm=_nobody)).coverage == (1, 1)
+    rounded = lower(_stream(), replace(LITERT, keeps_float=frozenset()), samples=samples)
+    assert edges(rounded) >= {("Add:stream", 0), ("Add:stream", 1), ("ReduceMax:y", 0)}
+
+
+def test_samples_tell_the_ranges_that_a_file_lacks() -> None:
+    """Without them the layer stays float, and a note says so."""
+    lowered = lower(_stream(), "litert")
+    assert "no range was observed" in notes_of(lowered)[0]
+    samples = [np.ones((1, 4, 8), np.float32)]
+    assert not notes_of(lower(_stream(), "litert", samples=samples))
+
+
+def _nobody(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...]) -> Contract:
+    del model
+    return Contract(dialect.name, rows, "Nobody was asked.")
 
 
 def test_after_relu_the_zero_point_is_the_minimum() -> None:

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from onnx import numpy_helper
+from support.litert_parity import BOUNDS, Row, parity
 from support.qdq import Graph
 
 from embedl_hub.core import HubContext
@@ -199,3 +200,53 @@ def test_calibration_data_for_a_quantized_file_is_refused(cache: Path, tmp_path:
     data = {"x": np.zeros((2, 6), np.float32)}
     with HubContext("qdq", home=tmp_path / "home") as ctx, pytest.raises(CompileError, match="Q/DQ of its own"):
         TFLiteCompiler().run(ctx, tmp_path / "net.onnx", calibration_data=data)
+
+
+def operators_net() -> onnx.ModelProto:
+    """Return a net with every integer operator that the net above has not, each behind its own boundary."""
+    net = Graph(opset=20)
+    x = net.qdq(net.input("x", [1, 8, 12]), 0.03, 3)
+    for name, (kind, scale, zero) in {
+        "leaky": ("LeakyRelu", 0.025, -80), "swish": ("HardSwish", 0.02, -110), "gelu": ("Gelu", 0.02, -115),
+        "tanh": ("Tanh", 1 / 128, 0), "soft": ("Softmax", 1 / 256, -128),
+    }.items():  # fmt: skip
+        net.node("Identity", [net.qdq(net.node(kind, [x], name), scale, zero)], f"{name}.y")
+    turned = net.qdq(net.node("Transpose", [x], "turned", perm=[0, 2, 1]), 0.03, 3)
+    net.node("Identity", [net.qdq(net.node("MatMul", [x, turned], "square"), 0.2, -20)], "square.y")
+    net.node("Identity", [net.qdq(net.node("Mul", [x, "leaky.y"], "times"), 0.07, 10)], "times.y")
+    weights = [net.weight("w", (12, 6), axis=1)]
+    net.node("Identity", [net.qdq(net.node("MatMul", [x, *weights], "linear"), 0.05, 2)], "linear.y")
+    names = ("leaky", "swish", "gelu", "tanh", "soft", "square", "times", "linear")
+    return net.model(*[f"{name}.y" for name in names])
+
+
+def _parities(model: TFLiteCompiledModel, shape: tuple[int, ...]) -> list[Row]:
+    (entry,) = model.tensors["inputs"]
+    random = np.random.default_rng(3)
+    feeds = [{entry["compiled_name"]: random.normal(size=shape).astype(np.float32) * 1.5} for _ in range(3)]
+    return parity(model.path.local(), feeds)
+
+
+def test_kernels_differ_from_the_file_by_what_is_written_down(branching: Compiled) -> None:
+    """Each on the same integers, by XNNPACK and by the runtime's own kernels; what moves integers moves them all."""
+    rows = _parities(branching.model, (1, 12, 12, 3))
+    assert {"CONV_2D", "DEPTHWISE_CONV_2D", "ADD", "MEAN", "LOGISTIC", "MAX_POOL_2D"} <= {row.op_type for row in rows}
+    for row in rows:
+        allowed = BOUNDS.get(row.op_type, (0, 0))
+        assert row.xnnpack <= allowed[0], row
+        assert row.builtin <= allowed[1], row
+
+
+def test_tables_and_products_differ_by_what_is_written_down(cache: Path, tmp_path: Path) -> None:
+    """The operators of transformers and activations."""
+    onnx.save(operators_net(), tmp_path / "net.onnx")
+    with HubContext("qdq", home=tmp_path / "home") as ctx:
+        model = TFLiteCompiler().run(ctx, tmp_path / "net.onnx")
+    assert model.quantization["left_float"] == []
+    rows = _parities(model, tuple(model.tensors["inputs"][0]["compiled_shape"]))
+    kinds = {"LEAKY_RELU", "HARD_SWISH", "GELU", "TANH", "SOFTMAX", "BATCH_MATMUL", "MUL", "FULLY_CONNECTED"}
+    assert kinds <= {row.op_type for row in rows}
+    for row in rows:
+        allowed = BOUNDS.get(row.op_type, (0, 0))
+        assert row.xnnpack <= allowed[0], row
+        assert row.builtin <= allowed[1], row
