@@ -120,7 +120,10 @@ def _taken_apart(request: Mapping[str, Any]) -> QdqFile | None:
     from .conversion import qdq
 
     model = onnx.load(request["model"])
-    return qdq.take_apart(model) if qdq.has_qdq(model) else None
+    try:
+        return qdq.take_apart(model) if qdq.has_qdq(model) else None
+    except qdq.IntegerEndError as error:
+        raise ConverterError(str(error)) from error
 
 
 def _converted(
@@ -354,7 +357,11 @@ class Runner:
         """Run on arrays in the order of the inputs."""
         for tensor, value in zip(self.inputs, values, strict=True):
             self._interpreter.set_tensor(tensor["index"], value)
-        self._interpreter.invoke()
+        try:
+            self._interpreter.invoke()
+        except RuntimeError as error:
+            # Some kernels refuse values, as INT8 division does a divisor of 0.
+            raise ConverterError(f"LiteRT cannot run what the converter made of the model: {_short(error)}") from error
         return [self._interpreter.get_tensor(tensor["index"]).copy() for tensor in self.outputs]
 
 
@@ -510,20 +517,22 @@ def _best_quantized(
     second model keeps all but the heavy operators float, and the better one is taken.
     """
     found: list[tuple[float, Made, dict[str, object]]] = []
+    problems: list[ConverterError] = []
     light = tuple(op for op in _operators(floats.path) if op not in _HEAVY)
     for name, left_out in (("int8", ()), ("int8-heavy", light)):
         try:
             path, facts = _quantized(floats, request, left_out, Path(request["work"]) / f"{name}.tflite")
             runner = Runner(path)
-        except ConverterError:
-            if not found:
-                raise
-            break
-        inputs, outputs = _with_numbers(floats.inputs, runner.inputs), _with_numbers(floats.outputs, runner.outputs)
-        check = _check(runner, inputs, outputs, samples, expected)
+            inputs, outputs = _with_numbers(floats.inputs, runner.inputs), _with_numbers(floats.outputs, runner.outputs)
+            check = _check(runner, inputs, outputs, samples, expected)
+        except ConverterError as error:
+            problems.append(error)
+            continue
         found.append((_worst_db(check), Made(path, inputs, outputs, check), {**facts, "difference": check}))
         if found[-1][0] >= _GOOD_DB:
             break
+    if not found:
+        raise problems[0]
     # The second one is slower; it has to be worth it.
     best = found[-1] if len(found) > 1 and found[-1][0] > found[0][0] + _WORTH_DB else found[0]
     return best[1], best[2]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from support.models import residual_net, save
 from support.tflite import foreign_net, picture_net, pictures
 
@@ -149,3 +149,25 @@ def test_an_open_shape_can_be_fixed(cache: Path, tmp_path: Path) -> None:
     with HubContext("open", home=tmp_path / "home") as ctx:
         model = TFLiteCompiler().run(ctx, path, input_shape=(2, 3, 16, 16))
     assert model.tensors["inputs"][0]["compiled_shape"] == [2, 16, 16, 3]
+
+
+def test_int8_that_the_runtime_refuses_to_run_is_made_with_less(cache: Path, tmp_path: Path) -> None:
+    """A divisor that INT8 makes 0: the division stays float, and the product does not."""
+    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
+        helper.make_node("ReduceMax", ["a"], ["d"], name="largest", axes=[1], keepdims=1),
+        helper.make_node("Div", ["m", "d"], ["y"], name="division"),
+    ]
+    nodes.insert(1, helper.make_node("Abs", ["m"], ["a"], name="size"))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], [weights])
+    path = save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "n.onnx"
+    )
+    samples = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
+    samples *= np.array([[1e-4], [10.0], [10.0], [10.0]], np.float32)
+    with HubContext("div", home=tmp_path / "home") as ctx:
+        model = TFLiteCompiler().run(ctx, path, calibration_data={"x": samples})
+    assert "DIV" in model.quantization["left_float"]
+    assert read_graph(model.path.local()).precision == "int8"

@@ -202,6 +202,22 @@ def test_calibration_data_for_a_quantized_file_is_refused(cache: Path, tmp_path:
         TFLiteCompiler().run(ctx, tmp_path / "net.onnx", calibration_data=data)
 
 
+def test_a_file_whose_ends_are_integers_is_refused_in_words(cache: Path, tmp_path: Path) -> None:
+    """With the node, and what to do instead."""
+    net = _one_layer()
+    first = next(node for node in net.graph.node if node.op_type == "QuantizeLinear")
+    reader = next(node for node in net.graph.node if node.input[0] == first.output[0])
+    reader.input[0] = "x"
+    net.graph.node.remove(first)
+    net.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
+    onnx.save(net, tmp_path / "net.onnx")
+    with (
+        HubContext("qdq", home=tmp_path / "home") as ctx,
+        pytest.raises(CompileError, match=r"'x' is integers in the file \(node .*quantize_io"),
+    ):
+        TFLiteCompiler().run(ctx, tmp_path / "net.onnx")
+
+
 def operators_net() -> onnx.ModelProto:
     """Return a net with every integer operator that the net above has not, each behind its own boundary."""
     net = Graph(opset=20)

@@ -27,6 +27,10 @@ Chain = tuple[Format, ...]
 Edge = tuple[str, int]  # a node's name and the number of its input
 
 
+class IntegerEndError(Exception):
+    """The file's inputs or outputs are integers themselves; the text is for the user."""
+
+
 class Refused(NamedTuple):
     """What was not carried over, and why."""
 
@@ -79,7 +83,20 @@ def has_qdq(model: onnx.ModelProto) -> bool:
 
 
 def take_apart(model: onnx.ModelProto) -> QdqFile:
-    """Return a file's numbers apart from its operators; the model given is not changed."""
+    """Return a file's numbers apart from its operators; the model given is not changed.
+
+    Raises:
+        IntegerEndError: An input is read by DQ, or an output is made by Q.
+    """
+    inputs = {value.name for value in model.graph.input} - {value.name for value in model.graph.initializer}
+    outputs = {value.name for value in model.graph.output}
+    for node in model.graph.node:
+        if (node.op_type == DQ and node.input[0] in inputs) or (node.op_type == Q and node.output[0] in outputs):
+            end = node.input[0] if node.op_type == DQ else node.output[0]
+            raise IntegerEndError(
+                f"{end!r} is integers in the file (node {node.name!r}). Let it be float there, behind Q and DQ, "
+                "and compile with quantize_io for integers in TFLite."
+            )
     return _Reader(model).read()
 
 
