@@ -13,8 +13,8 @@ from embedl_deploy.dialect import check, lower
 def pair(tensor: str, scale: float, zero: int) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
     """Return Q and DQ of a tensor, and their constants."""
     constants = [
-        numpy_helper.from_array(np.float32(scale), f"{tensor}/s"),
-        numpy_helper.from_array(np.uint8(zero), f"{tensor}/z"),
+        numpy_helper.from_array(np.asarray(scale, np.float32), f"{tensor}/s"),
+        numpy_helper.from_array(np.asarray(zero, np.uint8), f"{tensor}/z"),
     ]
     ends = [f"{tensor}/s", f"{tensor}/z"]
     nodes = [
@@ -27,7 +27,7 @@ def pair(tensor: str, scale: float, zero: int) -> tuple[list[onnx.NodeProto], li
 def gated(activation: str) -> onnx.ModelProto:
     """Return conv → activation · its input → conv, rounded before and after everything, as for kernels of integers."""
     codes = np.random.default_rng(0).integers(-100, 100, (8, 8, 3, 3)).astype(np.int8)
-    constants = [numpy_helper.from_array(codes, "w"), numpy_helper.from_array(np.float32(0.01), "w/s")]
+    constants = [numpy_helper.from_array(codes, "w"), numpy_helper.from_array(np.asarray(0.01, np.float32), "w/s")]
     nodes = [helper.make_node("DequantizeLinear", ["w", "w/s"], ["w/dq"], name="w/dq")]
     steps = [
         ("x", 0.02, 128, None),
