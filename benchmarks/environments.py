@@ -31,9 +31,17 @@ _MODELOPT = ("nvidia-modelopt[onnx]==0.47.0", "torch==2.13.0", "requests==2.34.2
 _TORCHAO = ("torchao==0.18.0", "torch==2.13.0", "onnx==1.23.2", "onnxscript==0.7.2", "numpy==2.4.6")
 ORT = Environment("ort", _ORT)
 NNCF = Environment("nncf_onnx", _NNCF)
+NNCF_OPENVINO = Environment("nncf_openvino", ("nncf==3.4.0", "openvino==2026.4.1", "onnx==1.23.2", "numpy==2.4.6"))
 MODELOPT = Environment("modelopt_onnx", _MODELOPT)
 TORCHAO = Environment("torchao_pt2e", _TORCHAO)
-ALL = {"MLflow": MLFLOW, "onnxruntime.quantization": ORT, "NNCF": NNCF, "ModelOpt": MODELOPT, "torchao": TORCHAO}
+ALL = {
+    "MLflow": MLFLOW,
+    "onnxruntime.quantization": ORT,
+    "NNCF": NNCF,
+    "NNCF for OpenVINO": NNCF_OPENVINO,
+    "ModelOpt": MODELOPT,
+    "torchao": TORCHAO,
+}
 
 
 class PeerError(Exception):
