@@ -249,13 +249,15 @@ OPENVINO = Dialect(
 
 # XNNPACK's kernels, by the rules of its partitioner: an operator is taken in as integers with DQ on every input and Q
 # behind it or behind its one reader, a Relu or Clip. It makes the int32 bias itself. Linear layers need no Q behind
-# them: one without has a kernel that takes integers and gives float.
+# them: one without has a kernel that takes integers and gives float. What reads one tensor between DQ and Q becomes a
+# table of integers.
+_EXECUTORCH_TABLES = frozenset({"HardSwish", "LeakyRelu", "Sigmoid", "Tanh"})
 _EXECUTORCH_MOVES = frozenset({"Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 EXECUTORCH = Dialect(
     name="executorch", runtime="executorch",
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
-    integers=WEIGHTED | _EXECUTORCH_MOVES | {"Add", "Concat", "GlobalAveragePool", "Mul"},
-    outputs=CONVOLUTIONS, both_sides=frozenset({"Add", "Concat", "GlobalAveragePool", "Mul"}),
+    integers=WEIGHTED | _EXECUTORCH_MOVES | _EXECUTORCH_TABLES | {"Add", "Concat", "GlobalAveragePool", "Mul"},
+    outputs=CONVOLUTIONS | _EXECUTORCH_TABLES, both_sides=frozenset({"Add", "Concat", "GlobalAveragePool", "Mul"}),
     one_scale=_EXECUTORCH_MOVES | {"Concat"}, constant_weights=True,
     types=frozenset({"int8"}), activation_types=frozenset({"int8"}),
 )  # fmt: skip

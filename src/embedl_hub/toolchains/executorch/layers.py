@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # What costs time in most networks.
 _HEAVY = ("convolution", "linear", "addmm", "mm.", "bmm", "conv2d", "lstm", "gru")
+_TABLES = ("sigmoid", "tanh", "hardswish", "leaky_relu", "gelu", "elu", "exp", "log", "sqrt", "rsqrt", "abs", "neg")
 # By the start of what XNNPACK calls its operators, those of torch that become them.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Convolution", ("convolution",)),
@@ -58,6 +59,8 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Resize Bilinear", ("upsample_bilinear2d",)),
     ("Slice", ("slice_copy",)),
     ("Transpose", ("permute_copy",)),
+    # A table of 256 integers: what stands between DQ and Q and reads one tensor, x times sigmoid of x included.
+    ("Invalid Unary Op", _TABLES),
     ("Static Reshape", ("view_copy", "unsqueeze_copy", "squeeze_copy")),
     ("Static Expand Dims", ("unsqueeze_copy",)),
     ("Reduce Max", ("amax", "max")),
@@ -65,7 +68,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Convert", ("quantize_per", "dequantize_per")),
 )
 _MOVERS = ("Transpose", "Copy", "Convert", "Slice", "Static ")
-_INTEGER_WORDS = ("QS8", "QC8", "QU8", " S8", " U8")
+_INTEGER_WORDS = ("Invalid Unary Op", "QS8", "QC8", "QU8", " S8", " U8")
 _FLOAT_WORDS = ("F32", "F16")
 # A match of what computes is worth more than one of what only moves, which the backend adds and drops at will.
 _COMPUTES, _MOVES, _AGAIN = 10.0, 3.0, 1.0

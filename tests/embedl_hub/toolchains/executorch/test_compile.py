@@ -143,7 +143,7 @@ def test_an_exported_program_becomes_one_that_answers_the_same(
     assert model.left == 1
     modules = {layer.modules for layer in profile.layers}
     assert {("conv",), ("norm",), ("head",)} <= modules
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == "embedl_hub"]
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_without_a_backend_the_runtimes_own_kernels_run(tmp_path: Path, caplog: 
     assert (model.delegated, model.left) == (0, 1)
     assert [layer.provider for layer in profile.layers] == ["portable"]
     assert profile.layers[0].source_nodes == ("it",)
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == "embedl_hub"]
 
 
 @pytest.mark.slow

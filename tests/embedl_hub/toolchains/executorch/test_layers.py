@@ -33,6 +33,18 @@ def test_what_a_backend_adds_fuses_and_repeats_is_told_apart() -> None:
     assert [row.integer for row in found] == [None, False, False, None, None, False, None]
 
 
+def test_a_table_of_integers_stands_for_all_that_it_does() -> None:
+    """The sigmoid, the rounding behind it, and the product with what it was made from."""
+    rows = [_row("Convolution (NHWC, QC8) IGEMM"), _row("Invalid Unary Op"), _row("Add (ND)")]
+    operators = [
+        _operator("convolution.default", "conv", integer=True), _operator("sigmoid.default", "sigmoid"),
+        _operator("mul.Tensor", "mul", integer=True), _operator("add.Tensor", "sum", integer=True),
+    ]  # fmt: skip
+    found = led_back(rows, operators)
+    assert [row.source_nodes for row in found] == [("conv",), ("sigmoid", "mul"), ("sum",)]
+    assert all(row.integer for row in found)
+
+
 def test_each_delegate_is_laid_beside_its_own_operators() -> None:
     """Instructions keep them apart; a kernel of the runtime's own is its instruction's operator."""
     rows = [
