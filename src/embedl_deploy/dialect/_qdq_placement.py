@@ -377,9 +377,13 @@ class _BothSidesPlacement:
                 self.qdq.edges[node.name, index] = end
 
     def _is_rounded(self, node: onnx.NodeProto) -> bool:
-        """Tell whether an operator's result was rounded before this dialect asked for it."""
+        """Tell whether an operator's result was rounded before this dialect asked for it, if only further on."""
         tensor = self.view.tail(node)
-        return self._held(tensor) is not None or self._wanted(tensor)
+        if self._held(tensor) is not None or self._wanted(tensor):
+            return True
+        through = self.dialect.both_sides - self.dialect.keeps_float
+        after = (reader for reader, _ in self.view.readers.get(tensor, []))
+        return any(reader.op_type in through and self._is_rounded(reader) for reader in after)
 
     def _make(self, node: onnx.NodeProto, what: str) -> bool:
         """Have an operator's result, after an absorbed Relu, carry Q."""

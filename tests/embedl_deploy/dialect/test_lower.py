@@ -135,6 +135,16 @@ def test_a_stream_that_was_simulated_in_float_stays_float() -> None:
     assert edges(rounded) >= {("Add:stream", 0), ("Add:stream", 1), ("ReduceMax:y", 0)}
 
 
+def test_what_is_rounded_once_it_is_joined_is_integer_before() -> None:
+    """A product that goes into a Concat with Q behind it has no reason to be float."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 4, 6, 6]), 0.03)
+    joined = net.node("Concat", [net.node("Mul", [x, x], "square"), x], "joined", axis=1)
+    net.node("Conv", [net.qdq(joined, 0.05), net.weight("w", (4, 8, 1, 1))], "y")
+    samples = list(np.random.default_rng(0).normal(size=(4, 1, 4, 6, 6)).astype(np.float32))
+    assert edges(lower(net.model("y"), "litert", samples=samples)) >= {("Mul:square", 0), ("Concat:joined", 0)}
+
+
 def test_samples_tell_the_ranges_that_a_file_lacks() -> None:
     """Without them the layer stays float, and a note says so."""
     lowered = lower(_stream(), "litert")
