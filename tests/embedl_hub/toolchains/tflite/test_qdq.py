@@ -81,6 +81,11 @@ def _graph(model: TFLiteCompiledModel) -> tuple[Any, Any]:
     return whole, whole.subgraphs[0]
 
 
+def _bytes_of(whole: Any, tensor: Any) -> int:
+    data = whole.buffers[tensor.buffer].data
+    return 0 if data is None else len(data)
+
+
 def _constants(model: TFLiteCompiledModel) -> dict[str, tuple[np.ndarray, Any]]:
     whole, graph = _graph(model)
     kinds = {9: np.int8, 2: np.int32}
@@ -110,6 +115,13 @@ def test_integers_and_scales_are_the_files_own(branching: Compiled) -> None:
     }
     formats = {(0.03, 5), (0.05, -128), (0.06, 3), (0.08, -10), (1 / 256, -128), (0.04, -20)}
     assert numbers == {(np.float32(scale), zero) for scale, zero in formats}
+
+
+def test_floats_that_became_integers_are_gone(branching: Compiled) -> None:
+    """The model holds each weight once: floats are those of the head alone."""
+    whole, graph = _graph(branching.model)
+    sizes = [_bytes_of(whole, tensor) // 4 for tensor in graph.tensors if tensor.type == 0]
+    assert sorted(size for size in sizes if size) == [5, 40]
 
 
 def test_what_stays_float_is_named_with_its_nodes(branching: Compiled) -> None:

@@ -159,6 +159,20 @@ class Flat:
         self.model.operatorCodes.append(code)
         return len(self.model.operatorCodes) - 1
 
+    def drop_unread(self) -> None:
+        """Empty the constants that no operator reads: the floats that became integers."""
+        used = {*self.inputs, *self.outputs}
+        for operator in self.graph.operators:
+            used |= {int(index) for index in (*operator.inputs, *operator.outputs) if index >= 0}
+        kept = {self.graph.tensors[index].buffer for index in used}
+        kept |= {entry.buffer for entry in self.model.metadata or []}
+        for index, tensor in enumerate(self.graph.tensors):
+            if index not in used:
+                tensor.buffer = 0
+        for number, buffer in enumerate(self.model.buffers):
+            if number not in kept:
+                buffer.data = None
+
     def write(self, path: Path) -> None:
         """Write the model."""
         import flatbuffers  # type: ignore[import-untyped]

@@ -126,6 +126,7 @@ class Rewriter:
             dict(zip(flat.inputs, inputs, strict=True)), dict(zip(flat.outputs, outputs, strict=True))
         )
         flat.graph.inputs, flat.graph.outputs, flat.graph.operators = inputs, outputs, self._operators
+        flat.drop_unread()
         for number, code in enumerate(flat.model.operatorCodes):
             kinds = {flat.op_type(op) for op in self._operators if op.opcodeIndex == number}
             code.version = max([code.version, *(_INT8_VERSIONS.get(kind, 1) for kind in kinds)])
