@@ -184,6 +184,24 @@ def _by_family(result: dict[str, Any], nets: list[str]) -> str:
     return table(("network", "x86", "simulated", *titles), lines)
 
 
+def _litert(result: dict[str, Any]) -> str:
+    """Return networks against what was simulated, what LiteRT runs, and what its own quantizer makes."""
+    lines = []
+    for net, row in result["data"]["nets"].items():
+        ours, theirs = (f"{row['db'][who]:.1f} dB, {min(row['rounds_ms'][who]):.3f} ms" for who in LITERT)
+        agree = "{} of {}".format(*row["agree"])
+        lines.append([net, f"{row['simulated_db']:.1f} dB", ours, theirs, agree, row["costs"] or "-"])
+    titles = (
+        "network",
+        "simulated",
+        "ours in LiteRT",
+        "ai-edge-quantizer's",
+        "predicted as it ran",
+        "what costs over 1 dB",
+    )
+    return table(titles, lines)
+
+
 def _accuracy(result: dict[str, Any]) -> str:
     return _nets(result, "nets", lambda row: f"{row['drop']:.2f}", "drop", min)
 
@@ -263,8 +281,9 @@ def _coverage(result: dict[str, Any]) -> str:
     return f"{_one(result)}\n\n{table(titles, rows)}\n\n{lattice}"
 
 
+LITERT = ("litert dialect", "ai-edge-quantizer")
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "int8": _int8, "families": _families, "families-all": _families_all,
+    "int8": _int8, "litert": _litert, "families": _families, "families-all": _families_all,
     "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
 }  # fmt: skip
 
