@@ -133,7 +133,7 @@ def _delegate(rows: Sequence[LayerRow], operators: Sequence[Operator]) -> list[L
             groups[number].append(operator)
         if found:
             place = found[-1]
-        elif place >= 0 and not _is_mover(rows[place].op_type):
+        elif place >= 0 and operator.integer is not None and not _is_mover(rows[place].op_type):
             # Melted with what stands before it: an activation, a reshape without work.
             groups[place].append(operator)
     return [_filled(row, group) for row, group in zip(rows, groups, strict=True)]

@@ -66,6 +66,16 @@ def test_each_delegate_is_laid_beside_its_own_operators() -> None:
     assert found[1].modules == ("net.norm",)
 
 
+def test_what_only_converts_is_nobodys() -> None:
+    """The scale that a linear layer finds for its input is no part of what stands before it."""
+    rows = [_row("GELU (NC)"), _row("Convert (NC)"), _row("Fully Connected (NC, QD8, F32, QC8W) GEMM")]
+    operators = [
+        _operator("gelu.default", "gelu"), _operator("choose_qparams.tensor", "linear", integer=None),
+        _operator("linear.default", "linear", integer=True),
+    ]  # fmt: skip
+    assert [row.source_nodes for row in led_back(rows, operators)] == [("gelu",), (), ("linear",)]
+
+
 def test_without_a_report_layers_stand_for_themselves() -> None:
     """A program that another made."""
     (row,) = led_back([_row("Convolution (NHWC, QC8) IGEMM")], [])
