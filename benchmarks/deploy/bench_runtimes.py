@@ -1,5 +1,7 @@
 """Does one calibration serve every runtime? Twelve networks, each exported once per dialect and really run.
 
+ONNX Runtime and OpenVINO unless told; LiteRT and ExecuTorch have benchmarks of their own that also race their quantizers.
+
 For each network and runtime: "float" is the largest difference of the float file from PyTorch, as a share of the
 output's range; "INT8" is the signal-to-noise ratio of the file in the runtime's dialect against PyTorch's float model,
 beside that of the simulated model; "placed" counts the operators that ran as `check` predicted.
@@ -172,7 +174,7 @@ def main() -> None:
     """Print the table."""
     parser = report.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=list(runtime_nets.NETWORKS), default=list(runtime_nets.NETWORKS))
-    parser.add_argument("--runtimes", nargs="+", choices=list(DIALECTS), default=list(DIALECTS))
+    parser.add_argument("--runtimes", nargs="+", choices=list(DIALECTS), default=["onnxruntime", "openvino"])
     parser.add_argument("--seconds", type=float, default=0.5, help="at least so long for each profile (%(default)s)")
     options = parser.parse_args()
     session = report.Session("runtimes", parser, options)
