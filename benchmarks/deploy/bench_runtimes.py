@@ -1,6 +1,6 @@
 """Does one calibration serve every runtime? Twelve networks, each exported once per dialect and really run.
 
-ONNX Runtime and OpenVINO unless told; LiteRT and ExecuTorch have benchmarks of their own that also race their quantizers.
+ONNX Runtime and OpenVINO unless told; LiteRT and ExecuTorch have benchmarks of their own, which race their quantizers.
 
 For each network and runtime: "float" is the largest difference of the float file from PyTorch, as a share of the
 output's range; "INT8" is the signal-to-noise ratio of the file in the runtime's dialect against PyTorch's float model,
