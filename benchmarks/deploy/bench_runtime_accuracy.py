@@ -161,7 +161,7 @@ TITLES = ("net", "runtime", "right, %", "lost", "median, ms", "verdict", "memory
 def line(row: Row) -> list[str]:
     """Return one row of the table."""
     if row.accuracy is None or row.lost is None:
-        return [row.network, row.option, "failed", "", "", "", "", "", row.reason.partition("\n")[0][:90]]
+        return [row.network, row.option, row.verdict, "", "", "", "", "", row.reason.partition("\n")[0][:90]]
     numbers = (row.latency_ms, row.memory_mb, row.size_mb, row.cosine)
     shown = ["-" if value is None else f"{value:.4g}" for value in numbers]
     return [

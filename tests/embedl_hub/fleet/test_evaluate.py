@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from embedl_hub.errors import ConfigError
 from embedl_hub.fleet import Score, score
-from embedl_hub.fleet._evaluate import read_labels
+from embedl_hub.fleet._evaluate import _agreement, read_labels
+from embedl_hub.testing import temporary_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,19 @@ def test_labels_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="no outputs"):
         score({}, np.zeros(3))
     assert np.isnan(Score().accuracy)
+
+
+def test_one_output_is_compared_whatever_the_files_call_it() -> None:
+    """Files of one model for two runtimes may name it apart; several outputs go by name, and that is said."""
+    answers = np.eye(3)
+    with temporary_context() as ctx:
+        with ctx.client.start_run("EVAL", "evaluate") as run:
+            found = _agreement(run, {"y": answers}, {"scores": answers})
+            assert found == pytest.approx({"cosine": 1.0, "max_abs_error": 0.0, "top1_agreement": 1.0})
+            assert _agreement(run, {"y": answers, "z": answers}, {"a": answers, "b": answers}) == {}
+        assert ctx.client.store is not None
+        said = ctx.client.store.run(run.id).params["not_compared"].value
+    assert "Outputs 'y', 'z' cannot be compared with 'a', 'b'" in str(said)
 
 
 def test_labels_are_one_array_in_either_format(tmp_path: Path) -> None:
