@@ -4,7 +4,7 @@ Three networks on CIFAR-10's test pictures and one on passages of Python's libra
 each runtime's dialect and run through `embedl_hub.fleet`: accuracy, latency with its verdict, memory and size. "lost"
 is in points against the simulated model's accuracy.
 
-    python benchmarks/deploy/bench_runtime_accuracy.py [--only NET ...] [--tests 10000] [--picture NET] [--json FILE]
+    python benchmarks/deploy/bench_runtime_accuracy.py [--only NET ...] [--tests 4000] [--picture NET] [--json FILE]
 
 --picture makes docs/images/runtimes.png anew from a network's sweep.
 """
@@ -192,7 +192,7 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--only", nargs="+", choices=(*PICTURES, TEXT), default=[*PICTURES, TEXT])
     parser.add_argument("--runtimes", nargs="+", choices=list(RUNTIMES), default=list(RUNTIMES))
-    parser.add_argument("--tests", type=int, default=10_000, help="so many of the test set (%(default)s)")
+    parser.add_argument("--tests", type=int, default=4_000, help="so many of the test set (%(default)s)")
     parser.add_argument("--picture", choices=(*PICTURES, TEXT), help="make docs/images/runtimes.png anew")
     options = parser.parse_args()
     session = report.Session("runtime_accuracy", parser, options)

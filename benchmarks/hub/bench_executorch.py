@@ -3,11 +3,11 @@
 Two questions, each with its opponent, in turns:
 
 - the profiler's median against a loop of ``executorch.runtime``'s own ``Method.execute``, each in a process of its own;
-- twelve networks: float by the .pt2 and by ONNX against torch; INT8 of the dialect ``executorch`` against the simulated
+- three of twelve networks unless told: float by the .pt2 and by ONNX against torch; INT8 of the dialect ``executorch`` against the simulated
   model, and against XNNPACKQuantizer (PT2E) of the same network on as much data, in signal to noise and in time; and
   how much of what ``check`` predicts the runtime really ran.
 
-    python benchmarks/hub/bench_executorch.py [--rounds 7] [--seconds 2] [--only QUESTION] [--networks a,b]
+    python benchmarks/hub/bench_executorch.py [--rounds 7] [--seconds 2] [--only QUESTION] [--networks all]
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def measure_networks(folder: Path, options: argparse.Namespace) -> dict[str, Any
 
     from embedl_deploy.dialect import check  # noqa: PLC0415
 
-    chosen = options.networks.split(",") if options.networks else list(runtime_nets.NETWORKS)
+    chosen = list(runtime_nets.NETWORKS) if options.networks == "all" else options.networks.split(",")
     result: dict[str, Any] = {}
     for name in chosen:
         one = _Network(name, folder)
@@ -274,7 +274,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--seconds", type=float, default=2.0)
     options.add_argument("--only", choices=QUESTIONS)
-    options.add_argument("--networks", help="some of the twelve, by name")
+    options.add_argument("--networks", default="mobilenet_v2,vit,enhancer", help="by name, or all (%(default)s)")
     arguments = options.parse_args()
     warnings.simplefilter("ignore")
     session = Session("executorch", options, arguments)

@@ -4,14 +4,15 @@ Two questions, each with its opponent:
 
 - the profiler's median against OpenVINO's own ``benchmark_app`` (latency hint, one stream), in turns, each in a process
   of its own;
-- twelve networks with random weights in INT8: the file of the dialect ``openvino`` against what NNCF makes of the same
+- networks with random weights in INT8, three of the twelve unless told: the file of the dialect ``openvino`` against what NNCF makes of the same
   float file with the same data, run in turns in one process, and both against the float model.
 
-    python benchmarks/hub/bench_openvino.py [--rounds 9] [--seconds 2] [--only QUESTION] [--json FILE]
+    python benchmarks/hub/bench_openvino.py [--rounds 9] [--seconds 2] [--only QUESTION] [--networks all] [--json FILE]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -79,7 +80,7 @@ def benchmark_app(model: Path, folder: Path) -> float:
     return float(found[1])
 
 
-def measure_profiler(folder: Path, rounds: int, _: float) -> dict[str, Any]:
+def measure_profiler(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Compare the profiler's median with benchmark_app's over as many runs, float and INT8."""
     config = OpenVINOConfig(threads=THREADS, min_seconds=0.0, iterations=RUNS, layer_runs=0)
     device = Device("here", provider_type="local", provider_config=config)
@@ -94,7 +95,7 @@ def measure_profiler(folder: Path, rounds: int, _: float) -> dict[str, Any]:
         for name, model in models.items():
             ours, theirs = [], []
             (xml,) = [path for path in model.path.local().iterdir() if path.suffix == ".xml"]
-            for number in range(rounds):
+            for number in range(options.rounds):
                 for side in ("ours", "theirs")[:: 1 if number % 2 else -1]:
                     if side == "ours":
                         profile = OpenVINOProfiler().run(ctx, model)
@@ -106,19 +107,20 @@ def measure_profiler(folder: Path, rounds: int, _: float) -> dict[str, Any]:
     return result
 
 
-def measure_nncf(folder: Path, rounds: int, seconds: float) -> dict[str, Any]:
+def measure_nncf(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Compare INT8 files of ours and of NNCF's in time and in signal to noise against the float model."""
     python, version = environments.find(environments.NNCF_OPENVINO)
     result: dict[str, Any] = {"nncf": version}
     if python is None:
         return result
+    seconds = options.seconds
     config = OpenVINOConfig(threads=THREADS, min_seconds=seconds, max_seconds=4 * seconds, layer_runs=0)
     device = Device("here", provider_type="local", provider_config=config)
     with HubContext("bench", [device], home=folder / "home") as ctx:
-        for name, network in NETWORKS.items():
-            files = _int8_files(name, network.kind, python, folder / name)
+        for name in list(NETWORKS) if options.networks == "all" else options.networks.split(","):
+            files = _int8_files(name, NETWORKS[name].kind, python, folder / name)
             models = [keep_model(ctx, OpenVINOProfiler, files["nncf"]), OpenVINOCompiler().run(ctx, files["ours"])]
-            paired = OpenVINOPairedProfiler().run(ctx, models, samples=20 * rounds)  # type: ignore[arg-type]
+            paired = OpenVINOPairedProfiler().run(ctx, models, samples=20 * options.rounds)  # type: ignore[arg-type]
             noise = [_decibels(ctx, name, model, files["titles"]) for model in models]
             times = [model.latency_median for model in paired.models]
             ratio = paired.models[1].ratio
@@ -190,13 +192,14 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=9)
     options.add_argument("--seconds", type=float, default=2.0)
     options.add_argument("--only", choices=QUESTIONS)
+    options.add_argument("--networks", default="mobilenet_v2,vit,enhancer", help="by name, or all (%(default)s)")
     arguments = options.parse_args()
     session = Session("openvino", options, arguments)
     data: dict[str, Any] = {}
     for name, ask in QUESTIONS.items():
         if arguments.only in (None, name):
             with tempfile.TemporaryDirectory(prefix="bench-openvino-") as folder:
-                data[name] = ask(Path(folder), arguments.rounds, arguments.seconds)
+                data[name] = ask(Path(folder), arguments)
     session.finish(data, figures(data), packages=("openvino", "onnxruntime", "onnx"))
 
 
