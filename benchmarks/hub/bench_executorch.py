@@ -3,9 +3,9 @@
 Two questions, each with its opponent, in turns:
 
 - the profiler's median against a loop of ``executorch.runtime``'s own ``Method.execute``, each in a process of its own;
-- three of twelve networks unless told: float by the .pt2 and by ONNX against torch; INT8 of the dialect ``executorch`` against the simulated
-  model, and against XNNPACKQuantizer (PT2E) of the same network on as much data, in signal to noise and in time; and
-  how much of what ``check`` predicts the runtime really ran.
+- three of twelve networks unless told: float by the .pt2 and by ONNX against torch; INT8 of the dialect ``executorch``
+  against the simulated model, and against XNNPACKQuantizer (PT2E) of the same network on as much data, in signal to
+  noise and in time; and how much of what ``check`` predicts the runtime really ran.
 
     python benchmarks/hub/bench_executorch.py [--rounds 7] [--seconds 2] [--only QUESTION] [--networks all]
 """

@@ -4,8 +4,9 @@ Two questions, each with its opponent:
 
 - the profiler's median against OpenVINO's own ``benchmark_app`` (latency hint, one stream), in turns, each in a process
   of its own;
-- networks with random weights in INT8, three of the twelve unless told: the file of the dialect ``openvino`` against what NNCF makes of the same
-  float file with the same data, run in turns in one process, and both against the float model.
+- networks with random weights in INT8, three of the twelve unless told: the file of the dialect ``openvino`` against
+  what NNCF makes of the same float file with the same data, run in turns in one process, and both against the float
+  model.
 
     python benchmarks/hub/bench_openvino.py [--rounds 9] [--seconds 2] [--only QUESTION] [--networks all] [--json FILE]
 """
