@@ -184,6 +184,24 @@ def _by_family(result: dict[str, Any], nets: list[str]) -> str:
     return table(("network", "x86", "simulated", *titles), lines)
 
 
+def _runtime_accuracy(result: dict[str, Any]) -> str:
+    """One network on every runtime: accuracy, what was lost, latency with its verdict, memory, size, parity."""
+
+    def cell(value: float | None, digits: str) -> str:
+        return "-" if value is None else format(value, digits)
+
+    rows = [
+        [
+            NETS.get(row["network"], row["network"]), row["option"], cell(row["accuracy"], ".2f"),
+            cell(row["lost"], "+.2f"), cell(row["latency_ms"], ".3g"), row["verdict"], cell(row["memory_mb"], ".0f"),
+            cell(row["size_mb"], ".3g"), cell(row["cosine"], ".6g"),
+        ]
+        for row in result["data"]["rows"]
+    ]  # fmt: skip
+    head = ("network", "runtime", "right, %", "lost", "median, ms", "verdict", "memory, MB", "file, MB", "cosine")
+    return table(head, rows)
+
+
 def _litert(result: dict[str, Any]) -> str:
     """Return networks against what was simulated, what LiteRT runs, and what its own quantizer makes."""
     lines = []
@@ -283,8 +301,8 @@ def _coverage(result: dict[str, Any]) -> str:
 
 LITERT = ("litert dialect", "ai-edge-quantizer")
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
-    "int8": _int8, "litert": _litert, "families": _families, "families-all": _families_all,
-    "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
+    "int8": _int8, "litert": _litert, "runtime_accuracy": _runtime_accuracy, "families": _families,
+    "families-all": _families_all, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
 }  # fmt: skip
 
 

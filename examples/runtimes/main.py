@@ -88,6 +88,7 @@ def write_plan(folder: Path, runtimes: list[Runtime]) -> Path:
         'path = "digits.onnx"',
         "data = { " + ", ".join(f'{name} = "{file}"' for name, file in data.items()) + " }",
     ]
+    lines += ["[devices]", 'names = ["here"]']
     for runtime in runtimes:
         lines += [f'[options."{runtime.title} float"]', f'toolchain = "{runtime.toolchain}"']
         lines += [f'[options."{runtime.title} INT8"]', f'toolchain = "{runtime.toolchain}"']
@@ -95,6 +96,13 @@ def write_plan(folder: Path, runtimes: list[Runtime]) -> Path:
     plan = folder / "plan.toml"
     plan.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return plan
+
+
+def write_device(home: Path) -> None:
+    """Write down this machine with one thread: runtimes take as many as they like unless told."""
+    home.mkdir(parents=True, exist_ok=True)
+    lines = ("[devices.here]", 'type = "local"', 'runner = "none"', "config = { threads = 1, min_seconds = 0.5 }")
+    (home / "devices.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -109,6 +117,7 @@ def main() -> int:
             print(f"{runtime.title} is left out; it comes with: {runtime.setup}")
     simulated = write_files(folder, here)
     plan, home = write_plan(folder, here), folder / ".embedl"
+    write_device(home)
     argv = [sys.executable, "-P", "-m", "embedl_hub", "sweep", str(plan), "--home", str(home)]
     code = subprocess.run(argv, check=False, timeout=1800).returncode
     print(f"accuracy of the quantized network in PyTorch: {simulated:.1f} %")

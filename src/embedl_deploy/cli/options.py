@@ -40,7 +40,7 @@ backend = click.option(
     "--backend", help="Whose patterns to use, instead of the target's; the only one if one is installed."
 )
 dialect = click.option(
-    "--dialect", type=_DialectName(), metavar="NAME", help="How the file is written, instead of the target's dialect."
+    "--dialect", type=_DialectName(), metavar="NAME", help="How the file is written, where no target says."
 )
 
 

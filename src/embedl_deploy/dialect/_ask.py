@@ -19,7 +19,7 @@ from typing import Protocol
 
 import onnx
 
-from embedl_deploy.dialect._dialects import Contract, Dialect, Verdict
+from embedl_deploy.dialect._dialects import WEIGHTED, Contract, Dialect, Verdict
 from embedl_deploy.errors import first_line
 
 GROUP = "embedl_deploy.runtimes"
@@ -57,12 +57,26 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
         return contract(f"Predicted from rules; {dialect.runtime} was not asked: {first_line(exc).rstrip('.')}.")
     except Exception as exc:  # noqa: BLE001 (whatever a runtime says of a file is an answer)
         return contract(f"{dialect.runtime} was asked and refused the file.", first_line(exc))
-    seen = {node: layer for layer in reversed(layers) for node in layer.source_nodes}
+    seen = _by_node(layers)
     confirmed = tuple(_confirmed(row, seen.get(row.node)) for row in rows)
     known = [row.agrees for row in confirmed if row.in_integers is not None]
     text = f"Confirmed by the layers that {dialect.runtime} ran: {sum(known)} of {len(known)} operators agree."
-    gone = sum(row.node not in seen and row.state != "taken" for row in rows)
-    return replace(contract(text + (f" {gone} are not among them by name." if gone else "")), rows=confirmed)
+    untold = sum(row.in_integers is None and row.state != "taken" and row.operator in WEIGHTED for row in confirmed)
+    return replace(contract(text + (f" Of {untold} weighted ones it tells nothing." if untold else "")), rows=confirmed)
+
+
+def _by_node(layers: Sequence[Layer]) -> dict[str, Layer]:
+    """Return the layer that tells most of each node: one that computed before one that moved, float before integer.
+
+    A node may stand for several, a padding before a convolution for one; a part in float is enough to lose the gain.
+    """
+    rank = {False: 0, True: 1, None: 2}
+    found: dict[str, Layer] = {}
+    for layer in layers:
+        for node in layer.source_nodes:
+            if node not in found or rank[layer.integer] < rank[found[node].integer]:
+                found[node] = layer
+    return found
 
 
 def _find(runtime: str) -> EntryPoint | None:

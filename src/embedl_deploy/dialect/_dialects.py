@@ -41,6 +41,11 @@ class Verdict:
     in_integers: bool | None = None  # whether that one computed in integers, where the runtime itself tells
 
     @property
+    def is_integer(self) -> bool:
+        """Whether it computes in integers: as the runtime tells, else as predicted."""
+        return self.state == "integer" if self.in_integers is None else self.in_integers
+
+    @property
     def agrees(self) -> bool:
         """Whether the runtime chose what was predicted, as far as is known."""
         if self.in_integers is not None:
@@ -81,7 +86,7 @@ class Contract(Printed):
     def coverage(self) -> tuple[int, int]:
         """How many convolutions, linears and matrix products compute on integers, of how many."""
         weighted = [row for row in self.rows if row.operator in WEIGHTED]
-        return sum(row.state == "integer" for row in weighted), len(weighted)
+        return sum(row.is_integer for row in weighted), len(weighted)
 
     def failures(self, what: str) -> tuple[Verdict, ...]:
         """Return the rows that fail a demand.
@@ -96,8 +101,8 @@ class Contract(Printed):
             case "unfused" | "rounded":
                 return tuple(row for row in self.rows if row.state == what)
             case "float":
-                in_float = (row for row in self.rows if row.state in ("float", "unfused"))
-                return tuple(row for row in in_float if row.operator in WEIGHTED)
+                weighted = (row for row in self.rows if row.operator in WEIGHTED)
+                return tuple(row for row in weighted if not row.is_integer and row.state not in ("taken", "rounded"))
             case "disagreement":
                 return tuple(row for row in self.rows if not row.agrees)
         raise DialectError(f"There is no demand {what!r}; known are unfused, float, rounded, disagreement.")
@@ -112,10 +117,9 @@ class Contract(Printed):
 
     def __str__(self) -> str:
         head = ["node", "operator", "kernel", "state", "reason"]
-        wrong = "PREDICTION WRONG: the runtime chose"
         rows = [
             [row.module or row.node, row.operator, row.kernel, row.state,
-             row.reason if row.agrees else f"{wrong} {row.found}. {row.reason}"]
+             row.reason if row.agrees else f"PREDICTION WRONG: the runtime chose {row.found}{_how(row)}. {row.reason}"]
             for row in self.rows
         ]  # fmt: skip
         lines = [table(head, rows), "", self._line()]
@@ -126,6 +130,10 @@ class Contract(Printed):
         if self.refused:
             lines.append(f"REFUSED: {self.refused}")
         return "\n".join([*lines, self.confirmed])
+
+
+def _how(row: Verdict) -> str:
+    return "" if row.in_integers is None else ", in integers" if row.in_integers else ", in float"
 
 
 # ``embedl_kernels.EXACT_U8S8``, which comes with the extra; names and data of dialects need none.
@@ -181,7 +189,7 @@ class Dialect:
     # Who runs the file. Kernels of ``onnxruntime`` are predicted by the rules of its CPU provider, those of others by
     # their documentation.
     runtime: str = ""
-    backend: str = ""  # whose networks it is written from, by name; empty for any
+    backend: str = ""  # whose networks it is written from where nobody says otherwise, by name
     # Who confirms the prediction: a function of model, dialect and verdicts that returns a `Contract`, or its name,
     # ``module:function``; by default the runtime itself is asked, where an installed package can
     confirm: str | Confirm = "embedl_deploy.dialect._ask:confirm"
@@ -230,7 +238,7 @@ ONNXRUNTIME_ARM = replace(ONNXRUNTIME_X86, name="onnxruntime-arm", activation="i
 
 _LITERT_BOTH = _ORT_BOTH | {"Gelu", "HardSwish", "Tanh"}
 LITERT = Dialect(
-    name="litert", runtime="litert",
+    name="litert", runtime="litert", backend="onnxruntime",
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
     integers=WEIGHTED | _LITERT_BOTH | MOVES | {"Pad", "Resize"},
     outputs=WEIGHTED, both_sides=_LITERT_BOTH, keeps_float=frozenset({"Add", "Mul"}), one_scale=_SAME_SCALE,
@@ -239,7 +247,7 @@ LITERT = Dialect(
 )  # fmt: skip
 
 OPENVINO = Dialect(
-    name="openvino", runtime="openvino",
+    name="openvino", runtime="openvino", backend="onnxruntime",
     activation="uint8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
     integers=WEIGHTED | _SAME_SCALE | {"Add", "GlobalAveragePool", "Mul"},
     both_sides=frozenset({"Add", "Concat", "Mul"}), one_scale=frozenset({"Concat"}), epilogue=_ACTIVATIONS,
@@ -254,7 +262,7 @@ OPENVINO = Dialect(
 _EXECUTORCH_TABLES = frozenset({"HardSwish", "LeakyRelu", "Sigmoid", "Tanh"})
 _EXECUTORCH_MOVES = frozenset({"Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 EXECUTORCH = Dialect(
-    name="executorch", runtime="executorch",
+    name="executorch", runtime="executorch", backend="onnxruntime",
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
     integers=WEIGHTED | _EXECUTORCH_MOVES | _EXECUTORCH_TABLES | {"Add", "Concat", "GlobalAveragePool", "Mul"},
     outputs=CONVOLUTIONS | _EXECUTORCH_TABLES, both_sides=frozenset({"Add", "Concat", "GlobalAveragePool", "Mul"}),

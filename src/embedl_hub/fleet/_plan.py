@@ -199,8 +199,8 @@ def _step_problems(sweep: Sweep) -> Iterator[str]:
             try:
                 options = {option.name: option for option in options_of(component_of(kind, toolchain))}
             except ConfigError as error:
-                yield str(error)
-                continue
+                yield f"{quoted_list(option.name for option in own.options)}: {error}"
+                break
             for who, steps, models in _holders(own):
                 yield from _value_problems(f"{who}, {kind}", steps.get(kind, {}), options, models)
             for option in own.options:

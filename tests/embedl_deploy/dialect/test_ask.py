@@ -27,7 +27,13 @@ class Layer:
 def layers_of(path):
     names = [node.name for node in onnx.load(path).graph.node if "Linear" not in node.op_type]
     integer, in_float = Layer("kernel_i8", tuple(names[:2]), True), Layer("kernel_f32", (names[2],), False)
-    return [integer, in_float, Layer("copy", (), None)]
+    moves = Layer("pad", tuple(names[:3]), None)
+    return [moves, integer, in_float, Layer("copy", (), None)]
+
+
+def half(path):
+    names = [node.name for node in onnx.load(path).graph.node if "Linear" not in node.op_type]
+    return [Layer("pad", (names[0],), None), Layer("kernel_i8", (names[0],), True), Layer("rest", (names[0],), False)]
 
 
 def refuses(path):
@@ -67,8 +73,20 @@ def test_what_ran_is_held_against_the_prediction(install: Callable[[str], None])
     assert [row.agrees for row in wrong] == [row.state != "integer" for row in wrong]
     assert contract.disagreements == tuple(row for row in wrong if row.state == "integer")
     assert "Confirmed by the layers that ownruntime ran:" in contract.confirmed
-    assert "not among them by name" in contract.confirmed
+    assert "weighted ones it tells nothing" in contract.confirmed
+    assert contract.coverage == (sum(row.is_integer for row in rows.values() if row.operator in {"Conv", "Gemm"}), 3)
     assert all(not row.found for row in rows.values() if row.state == "taken")
+
+
+def test_an_operator_of_which_a_part_ran_in_float_is_float(install: Callable[[str], None]) -> None:
+    """What moved data for it says nothing, and neither the count nor the demand goes by the prediction any more."""
+    install("half")
+    contract = check(lower(tensorrt_residual(), "openvino"), ASKED)
+    (wrong,) = contract.disagreements
+    assert (wrong.operator, wrong.state, wrong.is_integer) == ("Conv", "integer", False)
+    assert contract.coverage == (2, 3)
+    assert contract.failures("float") == (wrong,)
+    assert "PREDICTION WRONG: the runtime chose rest, in float." in str(contract)
 
 
 def test_what_the_runtime_says_of_a_file_it_refuses_is_told(install: Callable[[str], None]) -> None:

@@ -42,6 +42,7 @@ _CONVERT_S = 3600.0
 _GOOD_SHARE = 1e-3
 # Classifiers keep their accuracy well below 30 dB; what falls below this rarely does.
 _POOR_DB = 15.0
+_MOST_NAMED = 3
 
 
 def key_of(source_sha256: str, options: Mapping[str, Any], calibration: Path | None) -> str:
@@ -252,7 +253,18 @@ def _log_answer(ctx: HubContext, answer: Mapping[str, Any], *, from_cache: bool)
     params |= {"converter": answer["versions"], "converter_seconds": answer["seconds"]}
     ctx.client.run.log_batch(params)
     ctx.client.log_metric("model_size_mb", answer["size_bytes"] / 1e6)
+    _warn_of_floats(answer["quantization"])
     _log_differences(ctx, answer)
+
+
+def _warn_of_floats(quantization: Mapping[str, Any]) -> None:
+    """Name the operators that a Q/DQ file wanted in integers, whose gain is lost."""
+    left = [item for item in quantization.get("left_float", ()) if isinstance(item, dict)]
+    heavy = [item for item in left if item["op_type"] in converter.HEAVY]
+    if heavy:
+        names = ", ".join(f"{item['node']} ({item['reason']})" for item in heavy[:_MOST_NAMED])
+        more = f" and {len(heavy) - _MOST_NAMED} more" if len(heavy) > _MOST_NAMED else ""
+        _LOG.warning("%d of the file's INT8 operators run in float in LiteRT: %s%s.", len(heavy), names, more)
 
 
 def _log_differences(ctx: HubContext, answer: Mapping[str, Any]) -> None:

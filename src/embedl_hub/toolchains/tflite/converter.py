@@ -35,7 +35,7 @@ _CHECK_SAMPLES = 2
 _MOST_OPEN = 6
 
 # What costs time in most networks, and what INT8 makes faster.
-_HEAVY = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL")
+HEAVY = ("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL")
 _GOOD_SHARE = 1e-3
 _GOOD_DB = 20.0
 _WORTH_DB = 3.0
@@ -518,7 +518,7 @@ def _best_quantized(
     """
     found: list[tuple[float, Made, dict[str, object]]] = []
     problems: list[ConverterError] = []
-    light = tuple(op for op in _operators(floats.path) if op not in _HEAVY)
+    light = tuple(op for op in _operators(floats.path) if op not in HEAVY)
     for name, left_out in (("int8", ()), ("int8-heavy", light)):
         try:
             path, facts = _quantized(floats, request, left_out, Path(request["work"]) / f"{name}.tflite")
