@@ -287,8 +287,8 @@ def test_operators_that_lose_their_integers_are_named(caplog: pytest.LogCaptureF
     _warn_of_floats({"left_float": [*rows, {"node": "flat", "op_type": "RESHAPE", "reason": "two scales"}]})
     (record,) = caplog.records
     assert record.getMessage() == (
-        "4 of the file's INT8 operators run in float in LiteRT: conv0 (no Q on its output), conv1 (no Q on its output), "
-        "conv2 (no Q on its output) and 1 more."
+        "4 of the file's INT8 operators run in float in LiteRT: conv0 (no Q on its output), "
+        "conv1 (no Q on its output), conv2 (no Q on its output) and 1 more."
     )
     caplog.clear()
     _warn_of_floats({"left_float": ["SOFTMAX"]})
