@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
+# Installed here without what they ask for: of that, what is not here is left out.
+ALONE = ROOT / "requirements" / "test-nodeps.txt"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,9 @@ def _needs(name: str, extra: str, own: dict[str, Path]) -> list[str]:
         every = dependencies_of(own[name], [extra] if extra else [])
         return every if not extra else [line for line in every if line not in dependencies_of(own[name])]
     lines = importlib.metadata.requires(name) if _is_here(name) else sys.exit(_missing(name))
-    return [line for line in lines or () if (extra == "") == ("extra" not in _marker(line))]
+    asked = [line for line in lines or () if (extra == "") == ("extra" not in _marker(line))]
+    alone = {canonicalize_name(Requirement(line).name) for line in requirements_in(ALONE)}
+    return [line for line in asked if _is_here(Requirement(line).name)] if name in alone else asked
 
 
 def _marker(line: str) -> str:

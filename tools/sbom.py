@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _LICENSES = LicenseFactory()
 LOCK_PROPERTY = "edgeproof:lock"
+# What a distribution asks for beside, in a version that pip finds where it is installed.
+UNRESOLVED_PROPERTY = "edgeproof:unresolved"
 
 
 def bill_of_materials(name: str, wheel: Path) -> str:
@@ -49,7 +51,8 @@ def bill_of_materials(name: str, wheel: Path) -> str:
     bom = Bom()
     bom.metadata.tools.components.add(this_component())
     bom.metadata.component = _root(name, wheel, project)
-    brought = {each: _component(each, one) for each, one in closure([wanted]).items()}
+    reached = closure([wanted])
+    brought = {each: _component(each, one, one.needs - reached.keys()) for each, one in reached.items()}
     for component in brought.values():
         bom.components.add(component)
     locked = [
@@ -58,7 +61,7 @@ def bill_of_materials(name: str, wheel: Path) -> str:
     for component in locked:
         bom.components.add(component)
     bom.register_dependency(bom.metadata.component, [*brought.values(), *locked])
-    for each, one in closure([wanted]).items():
+    for each, one in reached.items():
         bom.register_dependency(brought[each], [brought[need] for need in sorted(one.needs) if need in brought])
     text = JsonV1Dot6(bom).output_as_string(indent=1)
     if wrong := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
@@ -97,11 +100,12 @@ def _root(name: str, wheel: Path, project: dict[str, str]) -> Component:
     )  # fmt: skip
 
 
-def _component(name: str, one: Installed) -> Component:
+def _component(name: str, one: Installed, unresolved: frozenset[str]) -> Component:
     version = one.public_version
     return Component(
         name=one.name, version=version, type=ComponentType.LIBRARY, bom_ref=name,
         purl=PackageURL("pypi", name=name, version=version), licenses=_licenses(one.metadata),
+        properties=[Property(name=UNRESOLVED_PROPERTY, value=each) for each in sorted(unresolved)],
     )  # fmt: skip
 
 

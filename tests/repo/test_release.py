@@ -31,6 +31,8 @@ DISTS = {path.parent.name: tomllib.loads(path.read_text()) for path in sorted(RO
 VERSION = (ROOT / "src/embedl_device/_version.py").read_text().split('"')[-2]
 CONSTRAINTS = ROOT / "requirements/constraints.txt"
 PINNED = dict(line.split("==") for line in CONSTRAINTS.read_text().splitlines() if not line.startswith("#"))
+# Installed without what they ask for, so they constrain nobody.
+ALONE = dict(re.findall(r"^([\w-]+)==(\S+)", (ROOT / "requirements/test-nodeps.txt").read_text(), re.MULTILINE))
 # Another Python gets the newest versions in range, and some packages that are for it alone.
 IS_TESTED_PYTHON = f"# Python {sys.version_info.major}.{sys.version_info.minor}.\n" in CONSTRAINTS.read_text()
 FACES = [line.partition(":")[0] for line in (ROOT / "tests/repo/public_api.txt").read_text().splitlines()]
@@ -137,9 +139,17 @@ def _check_bill(bill: dict[str, Any], name: str, wheel: Path) -> None:
     root = bill["metadata"]["component"]
     assert (root["name"], root["version"]) == (name, VERSION)
     assert root["hashes"][0]["content"] == hashlib.sha256(wheel.read_bytes()).hexdigest()
-    brought = {each["bom-ref"]: each["version"] for each in bill["components"] if "properties" not in each}
+    brought = {each["bom-ref"]: each["version"] for each in bill["components"] if not _names_of(each, "edgeproof:lock")}
     assert {"numpy", "torch"} & set(brought)
-    assert {each: PINNED[each] if IS_TESTED_PYTHON else _version_here(each) for each in brought} == brought
+    tested = PINNED | ALONE
+    assert {each: tested[each] if IS_TESTED_PYTHON else _version_here(each) for each in brought} == brought
+    for each in bill["components"]:
+        if each["name"] == "executorch" and not _names_of(each, "edgeproof:lock"):
+            assert "coremltools" in _names_of(each, "edgeproof:unresolved")
+
+
+def _names_of(component: dict[str, Any], name: str) -> list[str]:
+    return [each["value"] for each in component.get("properties", ()) if each["name"] == name]
 
 
 def test_what_the_product_installs_by_itself_is_in_its_bill(release: Release) -> None:
@@ -156,7 +166,7 @@ def test_what_the_product_installs_by_itself_is_in_its_bill(release: Release) ->
                 sorted(fact["value"] for fact in each["properties"] if fact["name"] == "edgeproof:lock"),
             )
             for each in release.bill(name)["components"]
-            if "properties" in each
+            if _names_of(each, "edgeproof:lock")
         }
         assert found == (expected if name == "edgeproof-hub" else {})
         needs = {each["ref"]: each.get("dependsOn", []) for each in release.bill(name)["dependencies"]}
@@ -277,7 +287,7 @@ def test_the_hub_with_onnx_runtime_and_the_page(empty: Empty, capsys: pytest.Cap
 def test_deploy_and_its_backends(empty: Empty) -> None:
     """With torch alone, and the backends, found by their entry points; then the command."""
     backends = [name for name in DISTS if name.startswith("edgeproof-deploy-")]
-    empty.install("edgeproof-deploy", *backends)
+    empty.install("edgeproof-deploy", "edgeproof-device", *backends)
     # torch says this of itself where numpy is not installed, and does without.
     empty.imports(_faces("embedl_deploy"), but="Failed to initialize NumPy")
     found = "import importlib.metadata as m; print(*m.entry_points(group='embedl_deploy.backends').names)"
