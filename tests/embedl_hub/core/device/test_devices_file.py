@@ -78,7 +78,7 @@ def test_a_file_that_is_not_there_has_no_devices(tmp_path: Path) -> None:
     [
         (
             "[devices.a]\ntype = 'toaster'",
-            "no kind of device 'toaster'; known: 'aws', 'embedl_litert', ",
+            "no kind of device 'toaster'; known: 'aws', 'embedl_executorch', 'embedl_litert', ",
         ),
         ("[devices.a]\nname = 'x'", "has 'name'; known: "),
         ("[devices.a]\nssh = {host='h'}", "needs a type"),
