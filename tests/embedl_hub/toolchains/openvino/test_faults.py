@@ -57,13 +57,10 @@ def test_an_operator_that_openvino_lacks(here: Device, tmp_path: Path) -> None:
     assert "It is about Wobble 'encoder/wobble' of module 'encoder.wobble', in a model of opset 17" in said
 
 
-@pytest.mark.parametrize("name", ["GPU", "NPU", "GPU.1", "HETERO:GPU,CPU", "TOASTER"])
+# No machine has ten of them; the plugins that OpenVINO ships are asked all the same.
+@pytest.mark.parametrize("name", ["GPU.9", "NPU.9", "HETERO:GPU.9,CPU", "TOASTER"])
 def test_a_device_that_is_not_there(make_here: Any, model: Path, name: str) -> None:
     """Those that are there are named, whatever the plugin's library says."""
-    import openvino
-
-    if name.partition(".")[0] in {each.partition(".")[0] for each in openvino.Core().available_devices}:
-        pytest.skip(f"this machine has a {name}")
     said = refusal(make_here(openvino_device=name), model)
     assert "has no device" in said
     assert "it has: CPU" in said
@@ -73,8 +70,8 @@ def test_a_required_device(here: Device, model: Path) -> None:
     """One that is not there is refused before anything is measured."""
     with temporary_context([here]) as ctx:
         compiled = OpenVINOCompiler().run(ctx, model)
-        with pytest.raises(ProfileError, match="has no device 'GPU' here; it has: CPU"):
-            OpenVINOProfiler().run(ctx, compiled, require_provider="GPU")
+        with pytest.raises(ProfileError, match=r"has no device 'GPU\.9' here; it has: CPU"):
+            OpenVINOProfiler().run(ctx, compiled, require_provider="GPU.9")
 
 
 def test_a_model_of_another_opset(here: Device, tmp_path: Path) -> None:
