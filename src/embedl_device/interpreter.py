@@ -37,3 +37,12 @@ def python_argv(
     if file is not None:
         return [python, file]
     return [python, "-c", _WITHOUT_FOLDER + (code if code is not None else _MODULE.format(module))]
+
+
+def version_checks(python: str, *packages: str) -> dict[str, list[str]]:
+    """Return the commands that print the version of a Python and of packages in it, without importing any of them."""
+    checks = {"python": python_argv(python, code="import platform; print(platform.python_version())")}
+    for name in packages:
+        code = "import importlib.metadata as m; print(m.version('{}'))".format(name)
+        checks[name] = python_argv(python, code=code)
+    return checks

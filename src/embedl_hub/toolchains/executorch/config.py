@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from embedl_device.interpreter import python_argv
+from embedl_device.interpreter import version_checks
 from embedl_hub.core.device import CheckResult, DeviceKind, MeasuringConfig, check_args
 
 if TYPE_CHECKING:
@@ -41,11 +41,7 @@ class EmbedlExecuTorchConfig(ExecuTorchConfig):
 def _board_checks(device: Device) -> Mapping[str, Sequence[str]]:
     config = device.provider_config
     python = config.python_path if isinstance(config, EmbedlExecuTorchConfig) else "python3"
-    show = "import importlib.metadata as m; print(m.version('{}'))"
-    return {
-        "python": python_argv(python, code="import platform; print(platform.python_version())"),
-        **{name: python_argv(python, code=show.format(name)) for name in ("numpy", "torch", "executorch")},
-    }
+    return version_checks(python, "numpy", "torch", "executorch")
 
 
 BOARD_KIND = DeviceKind(TYPE, "A board with ExecuTorch.", EmbedlExecuTorchConfig, checks=_board_checks)

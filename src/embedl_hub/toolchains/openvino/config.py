@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from embedl_device.interpreter import python_argv
+from embedl_device.interpreter import version_checks
 from embedl_hub.core.device import CheckResult, DeviceKind, MeasuringConfig, check_args
 from embedl_hub.errors import ConfigError
 
@@ -58,13 +58,7 @@ class EmbedlOpenVINOConfig(OpenVINOConfig):
 def _board_checks(device: Device) -> Mapping[str, Sequence[str]]:
     config = device.provider_config
     python = config.python_path if isinstance(config, EmbedlOpenVINOConfig) else "python3"
-    # The version from its notes: importing OpenVINO would report that to its makers.
-    show = "import importlib.metadata as m; print(m.version('{}'))"
-    return {
-        "python": python_argv(python, code="import platform; print(platform.python_version())"),
-        "numpy": python_argv(python, code=show.format("numpy")),
-        "openvino": python_argv(python, code=show.format("openvino")),
-    }
+    return version_checks(python, "numpy", "openvino")
 
 
 BOARD_KIND = DeviceKind(TYPE, "A board with OpenVINO.", EmbedlOpenVINOConfig, checks=_board_checks)

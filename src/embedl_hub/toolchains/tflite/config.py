@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from embedl_device.interpreter import python_argv
+from embedl_device.interpreter import version_checks
 from embedl_hub.core.device import CheckResult, DeviceKind, MeasuringConfig, check_args
 
 if TYPE_CHECKING:
@@ -47,12 +47,7 @@ def _board_checks(device: Device) -> Mapping[str, Sequence[str]]:
     config = device.provider_config if isinstance(device.provider_config, EmbedlLiteRTConfig) else EmbedlLiteRTConfig()
     if config.benchmark_model_path is not None:
         return {"benchmark_model": ["test", "-x", config.benchmark_model_path]}
-    show = "import importlib.metadata as m; print(m.version('{}'))"
-    return {
-        "python": python_argv(config.python_path, code="import platform; print(platform.python_version())"),
-        "numpy": python_argv(config.python_path, code=show.format("numpy")),
-        "ai-edge-litert": python_argv(config.python_path, code=show.format("ai-edge-litert")),
-    }
+    return version_checks(config.python_path, "numpy", "ai-edge-litert")
 
 
 BOARD_KIND = DeviceKind(
