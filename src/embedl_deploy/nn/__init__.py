@@ -15,6 +15,7 @@ from embedl_deploy.nn.fused import (
     FusedLayerNorm,
     FusedLinear,
     FusedLinearReLU,
+    FusedSiLU,
 )
 from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize
 from embedl_deploy.nn.ops import (
@@ -61,6 +62,7 @@ __all__ = [
     "FusedLayerNorm",
     "FusedLinear",
     "FusedLinearReLU",
+    "FusedSiLU",
     "FusedSoftmaxAttention",
     "Grid",
     "MatMul",

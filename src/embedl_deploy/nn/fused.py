@@ -194,14 +194,17 @@ class FusedLinear(QuantizableModule):
         return _then(self.act, self.linear(value))
 
     def quantize(self, spec: QuantSpec) -> None:
-        """Quantize the weights."""
-        self.linear = spec.linear(self.linear)
+        """Quantize the weights, and the result where a target might cut: before an activation that is not a clamp."""
+        cut = not (self.act is None or isinstance(self.act, CLAMPS))
+        output = spec.stub("linear", quantizes=Point.OUTPUT in spec.points) if cut else None
+        self.linear = spec.linear(self.linear, output)
 
     def attach_stubs(self, inputs: tuple[QuantStub, ...], output: QuantStub | None) -> nn.Module:
-        """Let the layer compute on integers; its result is float."""
+        """Let the layer compute on integers; its result is float unless it is quantized before the activation."""
         del output
         if isinstance(self.linear, QuantizedLinear):
-            self.linear.grid = Grid(inputs, None)
+            inner = self.linear.output
+            self.linear.grid = Grid(inputs, inner if inner is not None and inner.quantizes else None)
         return self
 
     def input_layer(self) -> QuantizedLayer | None:
@@ -216,6 +219,26 @@ class FusedLinearReLU(FusedLinear):
         """Return those of the fully connected layer, unless the activation does not scale."""
         quantized = isinstance(self.linear, QuantizedLinear) and isinstance(self.act, nn.ReLU)
         return self.linear.output_parameters() if quantized else None  # type: ignore[operator]
+
+
+class FusedSiLU(QuantizableModule):
+    """SiLU as the sigmoid and the product that runtimes compute it with; the sigmoid's result can be quantized."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.act = act
+        self.sigmoid: QuantStub | None = None
+        self.training = act.training
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        """Activate, through the sigmoid's stub where there is one."""
+        return _then(self.act, value) if self.sigmoid is None else value * self.sigmoid(torch.sigmoid(value))
+
+    def quantize(self, spec: QuantSpec) -> None:
+        """Put a stub on the sigmoid's result; it quantizes where the layer's own result is quantized."""
+        if self.sigmoid is None:
+            self.sigmoid = spec.stub("sigmoid", quantizes=Point.OUTPUT in spec.points)
+            self.sigmoid.training = self.training
 
 
 class FusedLayerNorm(QuantizableModule):

@@ -51,13 +51,14 @@ class QuantSpec:
         axis = 0 if self.per_channel and not transposed else None
         return QuantizedConv(conv, bn, self._weight(axis), output)
 
-    def linear(self, linear: nn.Module) -> nn.Module:
-        """Put a fully connected layer on quantized weights where the pattern wants it."""
-        if isinstance(linear, QuantizedLinear) or Point.WEIGHT not in self.points:
+    def linear(self, linear: nn.Module, output: QuantStub | None = None) -> nn.Module:
+        """Put a fully connected layer on quantized weights where the pattern wants it, with a stub right behind it."""
+        if isinstance(linear, QuantizedLinear) or (Point.WEIGHT not in self.points and output is None):
             return linear
         width: Any = linear.in_features
         fits = self.precision is Precision.INT4 and self.block_size and width % self.block_size == 0
-        return QuantizedLinear(linear, self._weight(0 if self.per_channel else None, self.block_size if fits else 0))
+        weight = self._weight(0 if self.per_channel else None, self.block_size if fits else 0)
+        return QuantizedLinear(linear, weight, output)
 
     def attention(self, attention: nn.Module) -> nn.Module:
         """Put pairs before the matrix products of an attention where the pattern wants it."""

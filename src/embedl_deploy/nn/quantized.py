@@ -109,9 +109,9 @@ class QuantizedLayer(nn.Module):
                 return total.mul_(unit)
             output = grid.output.on_grid()
             factor = unit / output.scale
-            return kernels.requantize(
-                total, factor.reshape(-1, *[1] * (total.ndim - 2)) if factor.ndim else factor, output
-            )
+            if factor.ndim and self.channel_dim == 1:
+                factor = factor.reshape(-1, *[1] * (total.ndim - 2))
+            return kernels.requantize(total, factor, output)
 
     def by_channel(self, result: torch.Tensor) -> torch.Tensor:
         """Return a row per output channel of a result."""

@@ -103,6 +103,7 @@ class FloatLayerPattern(Pattern):
     tree = Op(
         layers.FusedLayerNorm,
         layers.FusedBNReLU,
+        layers.FusedSiLU,
         layers.FusedAttention,
         layers.FusedSoftmaxAttention,
         layers.FusedConvTransposeBN,
@@ -135,6 +136,7 @@ ONNXRUNTIME_FUSIONS = (
     patterns.ConvTransposeBNReLUPattern,
     patterns.ConvTransposeBNPattern,
     patterns.AddReLUPattern,
+    patterns.SiLUPattern,
     *COMMON_FUSIONS,
 )
 ONNXRUNTIME_PATTERNS = (*ONNXRUNTIME_CONVERSIONS, *ONNXRUNTIME_FUSIONS)

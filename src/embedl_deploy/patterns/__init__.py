@@ -32,6 +32,7 @@ from embedl_deploy.patterns.fusions import (
     LayerNormPattern,
     LinearPattern,
     LinearReLUPattern,
+    SiLUPattern,
     StemConvBNReLUMaxPoolPattern,
 )
 
@@ -60,6 +61,7 @@ __all__ = [
     "RemoveIdentityAdaptiveAvgPoolPattern",
     "RemoveIdentityPattern",
     "RemoveStochasticDepthPattern",
+    "SiLUPattern",
     "SigmoidMultiplyToSiLUPattern",
     "SoftmaxAttentionPattern",
     "StemConvBNReLUMaxPoolPattern",

@@ -130,6 +130,13 @@ class LinearReLUPattern(FusionPattern):
     fused = fused.FusedLinearReLU
 
 
+class SiLUPattern(FusionPattern):
+    """SiLU that no other layer takes in, as a layer whose sigmoid a target can quantize."""
+
+    tree = Op(nn.SiLU, name="act")
+    fused = fused.FusedSiLU
+
+
 class LayerNormPattern(FusionPattern):
     """Layer normalization."""
 

@@ -1,0 +1,91 @@
+"""What fused modules do when they are quantized: where their stubs stand, and what they compute then."""
+
+import pytest
+import torch
+from torch import nn
+
+from embedl_deploy import transform
+from embedl_deploy.nn import (
+    FusedLinearReLU,
+    FusedSiLU,
+    NumberFormat,
+    Precision,
+    QuantizedLinear,
+    QuantSpec,
+    QuantStub,
+)
+from embedl_deploy.nn.quantizers import Grid
+from embedl_deploy.onnxruntime import ONNXRUNTIME
+from embedl_deploy.pattern import Point
+
+FORM = NumberFormat(Precision.INT8, signed=False)
+ALL = (Point.INPUT, Point.WEIGHT, Point.OUTPUT)
+
+
+def _spec(*points: Point) -> QuantSpec:
+    return QuantSpec("layer", points, FORM)
+
+
+@pytest.mark.parametrize(("act", "cut"), [(nn.ReLU(), False), (nn.ReLU6(), False), (nn.GELU(), True)])
+def test_a_linear_has_a_stub_before_an_activation_that_is_not_a_clamp(act: nn.Module, cut: bool) -> None:
+    layer = FusedLinearReLU(nn.Linear(8, 4), act)
+    layer.quantize(_spec(*ALL))
+    assert isinstance(layer.linear, QuantizedLinear)
+    stub = layer.linear.output
+    assert (stub is not None) is cut
+    if stub is not None:
+        assert stub.quantizes
+        assert stub.label == "layer.linear"
+
+
+def test_the_stub_is_watched_only_where_the_result_is_not_quantized() -> None:
+    layer = FusedLinearReLU(nn.Linear(8, 4), nn.GELU())
+    layer.quantize(_spec(Point.INPUT, Point.WEIGHT))
+    assert isinstance(layer.linear, QuantizedLinear)
+    assert layer.linear.output is not None
+    assert not layer.linear.output.quantizes
+
+
+def test_a_linear_with_a_quantized_result_computes_what_an_integer_kernel_does() -> None:
+    torch.manual_seed(0)
+    layer = FusedLinearReLU(nn.Linear(16, 4), nn.GELU()).eval()
+    layer.quantize(_spec(*ALL))
+    linear = layer.linear
+    assert isinstance(linear, QuantizedLinear)
+    assert linear.output is not None
+    assert linear.weight_quantizer is not None
+    given = QuantStub("input", FORM, quantizes=True)
+    for stub in (given, linear.output):
+        stub.set_range(-2.0, 2.0)
+    linear.weight_quantizer.calibrate(linear.folded()[0])
+    layer.attach_stubs((given,), None)
+    assert linear.grid == Grid((given,), linear.output)
+    value = given(torch.randn(3, 5, 16))
+    with torch.no_grad():
+        result = linear(value)
+    step = float(linear.output.scale)
+    codes = result / step
+    assert torch.allclose(codes, codes.round(), atol=1e-3)
+    with torch.no_grad():
+        smooth = linear.run(value, linear.weight_quantizer(linear.source.weight), linear.source.bias)
+    assert (result - smooth).abs().max() <= 0.51 * step
+
+
+def test_silu_quantizes_its_sigmoid() -> None:
+    layer = FusedSiLU(nn.SiLU())
+    value = torch.linspace(-6, 6, 101)
+    assert torch.equal(layer(value), nn.functional.silu(value))
+    layer.quantize(_spec(Point.INPUT, Point.OUTPUT))
+    assert layer.sigmoid is not None
+    assert torch.allclose(layer(value), nn.functional.silu(value), atol=1e-6)
+    layer.sigmoid.set_range(0.0, 1.0)
+    assert torch.equal(layer(value), value * layer.sigmoid.rounded(torch.sigmoid(value)))
+    assert not torch.allclose(layer(value), nn.functional.silu(value), atol=1e-4)
+
+
+def test_onnxruntime_makes_a_layer_of_silu() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.SiLU(), nn.Conv2d(8, 8, 3)).eval()
+    result = transform(model, (torch.randn(1, 3, 8, 8),), ONNXRUNTIME)
+    assert [type(part).__name__ for part in result.model.children()] == ["FusedConvBN", "FusedSiLU", "FusedConvBN"]
+    assert result.report.proof is not None
+    assert result.report.proof.verdict == "exact"
