@@ -177,7 +177,8 @@ def freeze(model: nn.Module) -> nn.Module:
 
 
 def _wrap_functions(model: fx.GraphModule) -> None:
-    """Call every function and method through a module that has the name of its node."""
+    """Call every function and method through a module that is named after its node."""
+    steps = _unused_name(model, "steps")
     for node in model.graph.nodes:
         node.meta.setdefault("modules", modules_of(node))
         # What an earlier tracer noted would be taken over instead of the modules that are called now.
@@ -186,9 +187,15 @@ def _wrap_functions(model: fx.GraphModule) -> None:
             continue
         function = _Method(node.target) if node.op == "call_method" else node.target
         node.meta.setdefault("place", node.name)
-        node.op, node.target = "call_module", f"steps.{node.name}"
+        # The prefix parts `x.to` from the method `to` that every module has.
+        node.op, node.target = "call_module", f"{steps}.at_{node.name}"
         model.add_submodule(node.target, _Step(function))
     model.recompile()
+
+
+def _unused_name(model: nn.Module, base: str) -> str:
+    """Return a name that no attribute of a module has."""
+    return base if not hasattr(model, base) else _unused_name(model, f"{base}_")
 
 
 def exact_weights(model: nn.Module) -> dict[str, np.ndarray]:

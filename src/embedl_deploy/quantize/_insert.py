@@ -119,7 +119,9 @@ def _unused(taken: set[str], place: str) -> str:
 
 
 def _insert(model: fx.GraphModule, value: fx.Node, readers: tuple[str, ...], stub: QuantStub) -> str:
-    name = f"stubs.{stub.label.replace('.', '_')}"
+    field = stub.label.replace(".", "_")
+    # The stub on `x.to(...)` must not be called `to`: modules have a method of that name.
+    name = f"stubs.{field}_" if hasattr(nn.Module, field) else f"stubs.{field}"
     model.add_submodule(name, stub)
     stub.training = model.training
     users = [user for user in value.users if not readers or user.name in readers]

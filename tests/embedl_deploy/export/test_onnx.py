@@ -135,6 +135,31 @@ def test_names_and_ranges(shared: Shared) -> None:
     assert conv2 in told["edgeproof.ranges"]
 
 
+class Casts(nn.Module):
+    """Calls methods of tensors that modules have too, and owns the names under which the exporter files them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.steps = nn.Linear(8, 8), nn.Linear(8, 8), nn.Parameter(torch.rand(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Cast back and forth."""
+        x = self.first(x.to(torch.float32)).cpu().double().float() * self.steps
+        x = self.last(x.type(torch.float64).to(torch.float32))
+        return x.half().bfloat16().float().to(torch.float32)
+
+
+def test_methods_that_modules_have_too(tmp_path: Path) -> None:
+    """`x.to(...)`, `.cpu()`, `.double()`, `.half()`, `.type(...)`, `.float()` are exported like other methods."""
+    torch.manual_seed(0)
+    value = torch.randn(4, 8)
+    model = transform(Casts().eval(), (value,), ONNXRUNTIME).model
+    quantized = quantize(model, (value,), None, [value], backend=ONNXRUNTIME)
+    with torch.no_grad():
+        wanted = quantized(value)
+    assert ratio_db(wanted, run(export_onnx(quantized, (value,), tmp_path / "net.onnx"), value)) > 45
+
+
 def test_one_calibration_for_every_dialect(shared: Shared, tmp_path: Path) -> None:
     """Loaded in ONNX Runtime, outputs of each dialect's file are within 25 dB of the float model."""
     model, _, value, canonical = shared(TENSORRT)
