@@ -17,6 +17,7 @@ from onnx import numpy_helper
 from embedl_deploy._groups import Groups
 from embedl_deploy.dialect._constants import Layer, by_channel, integer_biases, keep_float_weights, layers, symmetric
 from embedl_deploy.dialect._dialects import MOVES, Dialect
+from embedl_deploy.dialect._float32 import exact_additions
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
 from embedl_deploy.dialect._model import REMEDIES, QdqModel, Weight, attribute, read_entry, replace_all
 from embedl_deploy.dialect._numbers import Params, per_tensor
@@ -35,36 +36,21 @@ from embedl_kernels import (
 from embedl_kernels import Layer as Problem
 from embedl_kernels.remedies import unsigned
 
-_BITS = 10
-# Exponents of two ratios may differ by so much before the sum needs more than the 24 bits of a float32.
-_SPREAD = 4
-
 
 def make_additions_exact(qdq: QdqModel) -> None:
-    """Change scales so that every quantized addition is exact in float32; what cannot be changed is noted.
-
-    QLinearAdd computes ``a * (sa/sc) + b * (sb/sc) + rest`` in float32, on processors with fused multiply-add in fewer
-    roundings than on others. With ratios of a few bits every step is exact, fused or not. The scale of an input shrinks
-    for that by less than a thousandth; the output's stays.
-    """
+    """Change scales so that every quantized addition is exact in float32; what cannot be changed is noted."""
     view = View(qdq)
-    groups = _moved_together(qdq, view)
-    held: set[str] = set()
-    for node in reversed(qdq.graph.node):
-        data = view.data_inputs(node)
-        inputs = [qdq.edges.get((node.name, index)) for index in data]
-        output = next((name for name, tensor in qdq.tensor_of.items() if tensor == view.tail(node)), None)
-        if node.op_type != "Add" or len(data) != 2 or None in inputs or output is None:
-            continue
-        held |= groups[output]
-        for boundary in dict.fromkeys(inputs):
-            assert boundary is not None
-            if not _shorten(qdq, boundary, output, groups, held):
-                qdq.notes.append(
-                    f"{qdq.tensor_of[boundary]}: its scale is bound by two additions, so {node.name!r} may differ by "
-                    "one step on processors without fused multiply-add."
-                )
-            held |= groups[boundary]
+    scales = {name: float(params.scale) for name, params in qdq.params.items() if params.axis is None}
+    made = {tensor: name for name, tensor in reversed(list(qdq.tensor_of.items()))}
+    for boundary, node in exact_additions(view, qdq.edges, scales, made, _moved_together(qdq, view)):
+        qdq.notes.append(
+            f"{qdq.tensor_of[boundary]}: its scale is bound by two additions, so {node!r} may differ by "
+            "one step on processors without fused multiply-add."
+        )
+    for name, scale in scales.items():
+        params = qdq.params[name]
+        if scale != float(params.scale):
+            qdq.params[name] = per_tensor(scale, int(params.zero_point), params.type)
 
 
 def _moved_together(qdq: QdqModel, view: View) -> dict[str, set[str]]:
@@ -80,32 +66,6 @@ def _moved_together(qdq: QdqModel, view: View) -> dict[str, set[str]]:
             if qdq.params[name].same(qdq.params[before]):
                 groups.join(before, name)
     return {name: set(members) for members in groups.sets(qdq.tensor_of) for name in members}
-
-
-def _shorten(qdq: QdqModel, boundary: str, output: str, groups: dict[str, set[str]], held: set[str]) -> bool:
-    """Give an input a scale whose ratio to the output's has few bits; tell whether it has one now."""
-    scale, end = np.float32(qdq.params[boundary].scale), np.float32(qdq.params[output].scale)
-    ratio = np.float32(scale / end)
-    if _short(ratio) == ratio:
-        return True
-    if groups[boundary] & held:
-        return False
-    wanted = _short(ratio)
-    found = np.float32(wanted * end)
-    for candidate in (found, np.nextafter(found, np.float32(0)), np.nextafter(found, np.float32(np.inf))):
-        if np.float32(candidate / end) == wanted and candidate <= scale:
-            for name in groups[boundary]:
-                params = qdq.params[name]
-                qdq.params[name] = per_tensor(float(candidate), int(params.zero_point), params.type)
-            return True
-    return False
-
-
-def _short(ratio: np.float32) -> np.float32:
-    """Return the largest number of few bits that is not above a ratio."""
-    mantissa, exponent = np.frexp(np.float64(ratio))
-    bits = max(3, _BITS - max(0, abs(int(exponent)) - _SPREAD))
-    return np.float32(np.ldexp(np.floor(np.ldexp(mantissa, bits)), int(exponent) - bits))
 
 
 PAIRED = frozenset({"QLinearConv", "QGemm", "QLinearMatMul", "MatMulIntegerToFloat"})
