@@ -203,6 +203,9 @@ class Dialect:
 _SAME_SCALE = MOVES | {"AveragePool", "Concat", "Pad", "Resize"}
 _ORT_BOTH = frozenset({"Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax"})
 
+# What a residual stream is made of.
+_RESIDUAL = frozenset({"Add", "Mul"})
+
 _WIDE_TYPES = frozenset({"int8", "uint8", "int16", "uint16"})
 
 _ACTIVATIONS = frozenset({"Clip", "Elu", "Gelu", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
@@ -222,7 +225,7 @@ ONNXRUNTIME_X86 = Dialect(
     confirm="embedl_deploy.dialect._check:confirm",
     activation="uint8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
     integers=_ORT_BOTH | MOVES | {"Conv", "Gemm", "MatMul", "Resize"},
-    outputs=frozenset({"Conv"}), both_sides=_ORT_BOTH,
+    outputs=frozenset({"Conv"}), both_sides=_ORT_BOTH, keeps_float=_RESIDUAL,
     types=_WIDE_TYPES | {"int4", "uint4"}, activation_types=_WIDE_TYPES,
     weight_zero_point=True, weight_blocks=True, rounds_float_weights=True, portable=True,
 )  # fmt: skip
@@ -241,7 +244,7 @@ LITERT = Dialect(
     name="litert", runtime="litert", backend="onnxruntime",
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
     integers=WEIGHTED | _LITERT_BOTH | MOVES | {"Pad", "Resize"},
-    outputs=WEIGHTED, both_sides=_LITERT_BOTH, keeps_float=frozenset({"Add", "Mul"}), one_scale=_SAME_SCALE,
+    outputs=WEIGHTED, both_sides=_LITERT_BOTH, keeps_float=_RESIDUAL, one_scale=_SAME_SCALE,
     fixed=(("Softmax", 1 / 256, -128), ("Sigmoid", 1 / 256, -128), ("Tanh", 1 / 128, 0)),
     types=frozenset({"int8", "int16"}), activation_types=frozenset({"int8", "int16"}),
 )  # fmt: skip
@@ -250,9 +253,9 @@ OPENVINO = Dialect(
     name="openvino", runtime="openvino", backend="onnxruntime",
     activation="uint8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
     integers=WEIGHTED | _SAME_SCALE | {"Add", "GlobalAveragePool", "Mul"},
-    both_sides=frozenset({"Add", "Concat", "Mul"}), one_scale=frozenset({"Concat"}), epilogue=_ACTIVATIONS,
-    gates=frozenset({"Sigmoid"}), types=_WIDE_TYPES | {"int4", "uint4"}, activation_types=_WIDE_TYPES,
-    weight_zero_point=True, weight_blocks=True, portable=True, whole_channels=True,
+    both_sides=frozenset({"Add", "Concat", "Mul"}), keeps_float=_RESIDUAL, one_scale=frozenset({"Concat"}),
+    epilogue=_ACTIVATIONS, gates=frozenset({"Sigmoid"}), types=_WIDE_TYPES | {"int4", "uint4"},
+    activation_types=_WIDE_TYPES, weight_zero_point=True, weight_blocks=True, portable=True, whole_channels=True,
 )  # fmt: skip
 
 # XNNPACK's kernels, by the rules of its partitioner: an operator is taken in as integers with DQ on every input and Q
@@ -266,6 +269,7 @@ EXECUTORCH = Dialect(
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
     integers=WEIGHTED | _EXECUTORCH_MOVES | _EXECUTORCH_TABLES | {"Add", "Concat", "GlobalAveragePool", "Mul"},
     outputs=CONVOLUTIONS | _EXECUTORCH_TABLES, both_sides=frozenset({"Add", "Concat", "GlobalAveragePool", "Mul"}),
+    keeps_float=_RESIDUAL,
     one_scale=_EXECUTORCH_MOVES | {"Concat"}, constant_weights=True,
     types=frozenset({"int8"}), activation_types=frozenset({"int8"}),
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 import math
 import struct
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from embedl_deploy.dialect._placement import Edge, GraphView
@@ -31,12 +32,17 @@ def below(top: float, steps: int) -> float:
     return scale
 
 
+@dataclass(frozen=True)
+class Addition:
+    """A sum of two quantized values."""
+
+    name: str
+    inputs: tuple[str, str]  # boundaries that it reads
+    output: str  # the boundary that it makes
+
+
 def exact_additions(
-    view: GraphView[Any],
-    edges: Mapping[Edge, str],
-    scales: MutableMapping[str, float],
-    made: Mapping[str, str],
-    groups: Mapping[str, Collection[str]],
+    additions: Iterable[Addition], scales: MutableMapping[str, float], groups: Mapping[str, Collection[str]]
 ) -> Iterator[tuple[str, str]]:
     """Change scales so that every quantized addition is exact in float32; yield what cannot be changed.
 
@@ -45,30 +51,37 @@ def exact_additions(
     for that by less than a thousandth; the output's stays.
 
     Args:
-        view: The graph.
-        edges: Which boundary each input reads.
+        additions: The last one first: the scale of a sum is settled before those of what it adds.
         scales: By boundary; changed in place.
-        made: The boundary on each tensor that has one.
         groups: For every boundary those that must have its scale.
 
     Yields:
         A boundary whose scale two additions bind, and the name of the addition that may differ by a step.
     """
     held: set[str] = set()
-    for node in reversed(view.order):
-        if node.op_type != "Add":
-            continue
-        data = view.data_inputs(node)
-        inputs = [edges.get((node.name, index)) for index in data]
-        output = made.get(view.tail(node))
-        if len(data) != 2 or None in inputs or output is None:
-            continue
-        held.update(groups[output])
-        for boundary in dict.fromkeys(inputs):
-            assert boundary is not None
-            if not _shorten(boundary, output, scales, groups, held):
-                yield boundary, node.name
+    for addition in additions:
+        held.update(groups[addition.output])
+        for boundary in dict.fromkeys(addition.inputs):
+            if not _shorten(boundary, addition.output, scales, groups, held):
+                yield boundary, addition.name
             held.update(groups[boundary])
+
+
+def additions_of(view: GraphView[Any], edges: Mapping[Edge, str], made: Mapping[str, str]) -> list[Addition]:
+    """Return the sums that are quantized on all sides, the last one first.
+
+    Args:
+        view: The graph.
+        edges: Which boundary each input reads.
+        made: The boundary on each tensor that has one.
+    """
+    found = []
+    for node in reversed(view.order):
+        inputs = [edges[node.name, index] for index in view.data_inputs(node) if (node.name, index) in edges]
+        output = made.get(view.tail(node)) if node.op_type == "Add" else None
+        if len(inputs) == 2 == len(view.data_inputs(node)) and output is not None:
+            found.append(Addition(node.name, (inputs[0], inputs[1]), output))
+    return found
 
 
 def _shorten(

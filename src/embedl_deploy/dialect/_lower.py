@@ -25,10 +25,12 @@ from embedl_deploy.dialect._model import (
     DIALECT,
     NOTES,
     ORIGIN,
+    PLACED,
     RANGES,
     REMAINDERS,
     REMEDIES,
     QdqModel,
+    metadata,
     notes_of,
     opset_of,
     read,
@@ -42,6 +44,7 @@ from embedl_deploy.dialect._origin import record_origin, restore_origin
 from embedl_deploy.dialect._portable import RemedyRow, make_additions_exact, make_portable, remedies_of, remedies_text
 from embedl_deploy.dialect._qdq_placement import (
     convert_formats,
+    convert_types,
     insert_missing_relus,
     nonnegative_tensors,
     place,
@@ -91,25 +94,32 @@ def lower(
     needed = _needed_opset(qdq, target, float_type)
     qdq = restore_origin(qdq if needed <= qdq.opset else read(raise_opset(model, needed)))
     _refuse(qdq, target, fallback=fallback)
-    if samples is not None and target.outputs >= WEIGHTED:
+    placed = metadata(model).get(PLACED) == target.name and scales == "keep" and not lacking(qdq, target)
+    if samples is not None and target.outputs >= WEIGHTED and not placed:
         samples = list(samples)
         _observe_with_margin(qdq, samples)
     before = copy.deepcopy(qdq)
-    unquantize_unsupported_layers(qdq, target)
-    if not target.zero_point:
-        insert_missing_relus(qdq, cut)
-    place(qdq, target)
-    convert_formats(qdq, target, refit=scales == "refit")
-    share_scales(qdq, target)
+    if placed:
+        # The model in torch rounds where this file does and as it does: what is written is what was judged.
+        convert_types(qdq, target)
+    else:
+        unquantize_unsupported_layers(qdq, target)
+        if not target.zero_point:
+            insert_missing_relus(qdq, cut)
+        place(qdq, target)
+        convert_formats(qdq, target, refit=scales == "refit")
+        share_scales(qdq, target)
     convert_weights(qdq, target)
     rows: list[RemedyRow] = []
     if target.portable:
-        make_additions_exact(qdq)
-        rows = make_portable(qdq, target, samples)
+        if not placed:
+            make_additions_exact(qdq)
+        decided = {row.weight: row for row in remedies_of(model)} if placed else {}
+        rows = make_portable(qdq, target, samples, decided)
     if target.integer_bias:
         integer_biases(qdq)
     keep_float_weights(qdq, target)
-    return _finish(before, qdq, target, float_type, rows)
+    return _finish(before, qdq, target, float_type, rows, placed=placed)
 
 
 def _observe_with_margin(qdq: QdqModel, samples: list[Sample]) -> None:
@@ -127,7 +137,7 @@ def _observe_with_margin(qdq: QdqModel, samples: list[Sample]) -> None:
 
 
 def _finish(
-    before: QdqModel, qdq: QdqModel, target: Dialect, float_type: str, rows: list[RemedyRow]
+    before: QdqModel, qdq: QdqModel, target: Dialect, float_type: str, rows: list[RemedyRow], *, placed: bool
 ) -> onnx.ModelProto:
     qdq.rename_boundaries()
     lowered = write(qdq)
@@ -135,7 +145,10 @@ def _finish(
         qdq.notes += to_float16(lowered)
     entries = {DIALECT: target.name, ORIGIN: record_origin(before, qdq), REMAINDERS: "", REQUIRES: target.requires}
     notes = json.dumps(qdq.notes) if qdq.notes else ""
-    set_metadata(lowered, {**entries, NOTES: notes, REMEDIES: remedies_text(rows)})
+    set_metadata(
+        lowered,
+        {**entries, NOTES: notes, REMEDIES: remedies_text(rows), PLACED: target.name if placed else ""},
+    )
     renew_modules(lowered)
     if target.is_onnxruntime:
         relax_opset(lowered)

@@ -29,6 +29,7 @@ NOTES = "edgeproof.notes"
 DIALECT = "edgeproof.dialect"
 REMEDIES = "edgeproof.remedies"
 REMAINDERS = "edgeproof.remainders"
+PLACED = "edgeproof.placed"
 
 Edge = tuple[str, int]
 Axis = tuple[int, int]  # An axis and its size.

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 
+from embedl_deploy.dialect._fitting import rows_wanted
 from embedl_deploy.dialect._model import QdqModel, attribute, copy_model
 from embedl_deploy.errors import InputError
 from embedl_kernels import Window, sample_patches, sample_rows, window_pads
@@ -106,9 +107,6 @@ def run(session: ort.InferenceSession, names: list[str] | None, sample: Mapping[
 
 
 Rows = dict[str, np.ndarray]
-# Numbers that are kept of a layer's inputs; second moments of long rows need no more of them.
-_NUMBERS = 1_000_000
-_LEAST, _MOST = 256, 1024
 # Samples that are run.
 _SAMPLES = 16
 
@@ -139,8 +137,7 @@ def _rows(
     weight = qdq.weights[node.input[1]].values
     params = qdq.params[qdq.edges[node.name, 0]]
     length = max(1, int(np.prod(weight.shape[1:])) if node.op_type == "Conv" else weight.shape[-1])
-    # How many rows of this length one of so many samples gives.
-    count = max(1, -(-min(max(_NUMBERS // length, _LEAST), _MOST) // share))
+    count = rows_wanted(length, share)
     if node.op_type == "Conv":
         drawn = sample_patches(value, window_of(node, value.shape[2:], weight.shape[2:]), count, random)
     else:

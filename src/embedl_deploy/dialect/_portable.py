@@ -7,7 +7,7 @@ layer's weights could saturate, `embedl_kernels.choose` finds others, on samples
 import copy
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -17,7 +17,8 @@ from onnx import numpy_helper
 from embedl_deploy._groups import Groups
 from embedl_deploy.dialect._constants import Layer, by_channel, integer_biases, keep_float_weights, layers, symmetric
 from embedl_deploy.dialect._dialects import MOVES, Dialect
-from embedl_deploy.dialect._float32 import exact_additions
+from embedl_deploy.dialect._fitting import fill_up
+from embedl_deploy.dialect._float32 import additions_of, exact_additions
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
 from embedl_deploy.dialect._model import REMEDIES, QdqModel, Weight, attribute, read_entry, replace_all
 from embedl_deploy.dialect._numbers import Params, per_tensor
@@ -42,7 +43,8 @@ def make_additions_exact(qdq: QdqModel) -> None:
     view = View(qdq)
     scales = {name: float(params.scale) for name, params in qdq.params.items() if params.axis is None}
     made = {tensor: name for name, tensor in reversed(list(qdq.tensor_of.items()))}
-    for boundary, node in exact_additions(view, qdq.edges, scales, made, _moved_together(qdq, view)):
+    additions = additions_of(view, qdq.edges, made)
+    for boundary, node in exact_additions(additions, scales, _moved_together(qdq, view)):
         qdq.notes.append(
             f"{qdq.tensor_of[boundary]}: its scale is bound by two additions, so {node!r} may differ by "
             "one step on processors without fused multiply-add."
@@ -123,10 +125,24 @@ def _is_depthwise(node: onnx.NodeProto, shape: Sequence[int]) -> bool:
     return node.op_type == "Conv" and is_depthwise(shape, int(attribute(node, "group", 1)))
 
 
-def make_portable(qdq: QdqModel, dialect: Dialect, samples: Iterable[dict[str, np.ndarray]] | None) -> list[RemedyRow]:
-    """Give every layer whose kernel adds in pairs weights that no input can saturate; say what was done."""
+def make_portable(
+    qdq: QdqModel,
+    dialect: Dialect,
+    samples: Iterable[dict[str, np.ndarray]] | None,
+    decided: Mapping[str, RemedyRow] | None = None,
+) -> list[RemedyRow]:
+    """Give every layer whose kernel adds in pairs weights that no input can saturate; say what was done.
+
+    Args:
+        qdq: The model.
+        dialect: The dialect it is written in.
+        samples: Inputs to judge on.
+        decided: What the model in torch decided already, by weight: it is written as it is.
+    """
     found, written = _targets(qdq, dialect)
-    rows = gather_rows(qdq, [layer.node for layer in found], samples)
+    decided = decided or {}
+    open_ones = [layer for layer in found if layer.weight not in decided]
+    rows = gather_rows(qdq, [layer.node for layer in open_ones], samples)
     readers: dict[str, list[Layer]] = {}
     for layer in found:
         readers.setdefault(layer.weight, []).append(layer)
@@ -144,11 +160,18 @@ def make_portable(qdq: QdqModel, dialect: Dialect, samples: Iterable[dict[str, n
                  for item in layers_of}  # fmt: skip
         # Read along two axes, unsigned weights are exact whatever the order.
         among = None if len(views) == 1 else [unsigned.REMEDY]
+        before = decided.get(weight)
+        if before is not None and before.remedy == unsigned.REMEDY.name:
+            among = [unsigned.REMEDY]
         alone, whole = len(layers_of) == 1, dialect.whole_channels and len(views) == 1
         choice = choose(_problem(qdq, first, rows, written, alone=alone, whole=whole), among)
         if choice.remedy != "none":
             _write(qdq, layers_of, choice.fitted)
         kept = qdq.weights.get(weight)
+        if before is not None and choice.remedy in ("none", before.remedy):
+            digest = "" if kept is None else digest_of(kept)
+            report += [replace(before, node=layer.node.name, digest=digest) for layer in layers_of]
+            continue
         report += [
             RemedyRow(
                 layer.node.name, weight, choice.remedy, round(choice.cost_db, 3), round(choice.sqnr_db, 2),
@@ -218,8 +241,7 @@ def _filled(rows: np.ndarray | None, node: onnx.NodeProto, shape: tuple[int, ...
     """Fill up rows as their weight is."""
     if rows is None or not whole or node.op_type != "Conv" or not shape[1] % 2:
         return rows
-    split = rows.reshape(*rows.shape[:2], -1, shape[1])
-    return np.concatenate([split, np.zeros_like(split[..., :1])], -1).reshape(*rows.shape[:2], -1)
+    return fill_up(rows, shape[1])
 
 
 def _write(qdq: QdqModel, readers: Sequence[Layer], fitted: Fitted) -> None:

@@ -244,6 +244,14 @@ def convert_formats(qdq: QdqModel, dialect: Dialect, *, refit: bool) -> None:
         qdq.params[name] = found
 
 
+def convert_types(qdq: QdqModel, dialect: Dialect) -> None:
+    """Bring every boundary into the dialect's integer type; the numbers stay."""
+    for name, params in list(qdq.params.items()):
+        if params.type in LIMITS:
+            signed = dialect.activation == "int8"
+            qdq.params[name] = change_sign(params, counterpart(params.type, signed=signed))
+
+
 def _within_clip(params: Params, view: View, tensor: str) -> Params:
     """Let a format end where a Clip ends: a kernel absorbs the Clip only if no integer lies beyond it."""
     top = view.clip_top(tensor)

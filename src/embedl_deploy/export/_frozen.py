@@ -130,10 +130,12 @@ class FrozenLinear(_Weight):
 
     def __init__(self, layer: QuantizedLinear) -> None:
         super().__init__(layer, transpose=True)
+        self.output = None if layer.output is None else FrozenStub(layer.output)
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         result = torch.matmul(value, self.value())
-        return result if self.bias is None else result + self.bias
+        result = result if self.bias is None else result + self.bias
+        return result if self.output is None else self.output(result)
 
 
 @dataclass(frozen=True)

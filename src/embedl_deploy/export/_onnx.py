@@ -25,7 +25,9 @@ from embedl_deploy import dialect as dialects
 from embedl_deploy._graph.network import modules_of
 from embedl_deploy.dialect._model import (
     LABELS,
+    PLACED,
     RANGES,
+    REMEDIES,
     SENSITIVITY,
     attribute,
     note_remainders,
@@ -34,10 +36,11 @@ from embedl_deploy.dialect._model import (
     set_metadata,
 )
 from embedl_deploy.dialect._names import note_modules
+from embedl_deploy.dialect._portable import remedies_text
 from embedl_deploy.errors import ExportError, first_line, quoted_list
 from embedl_deploy.export._frozen import DOMAIN, exact_weights, freeze, is_int4
 from embedl_deploy.nn import QuantStub
-from embedl_deploy.quantize import Sensitivity
+from embedl_deploy.quantize import Sensitivity, retarget
 from embedl_deploy.quantize._quantization import find_quantization
 from embedl_deploy.target import TargetLike, choose_dialect
 
@@ -179,11 +182,13 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     if not output.parent.is_dir():
         raise ExportError(f"there is no folder '{output.parent}' to write '{output.name}' to; make it first.")
     _check(model)
+    if chosen is not None:
+        model = _targeted(model, chosen, fallback=fallback)
     costs = costs_by_module(model, sensitivity)
     frozen = freeze(model)
     proto = _export(frozen, args, dict(kwargs or {}), dynamic_batch, input_names, output_names)
     _finish(proto, model, frozen)
-    set_metadata(proto, {SENSITIVITY: costs})
+    set_metadata(proto, {SENSITIVITY: costs, **_placed(proto, model)})
     note_remainders(proto, exact_weights(frozen))
     if chosen is not None:
         record = find_quantization(model)
@@ -196,6 +201,15 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     return output
 
 
+def _targeted(model: nn.Module, dialect: dialects.Dialect, *, fallback: bool) -> nn.Module:
+    """Return a quantized model as it is in a dialect's file; others, and those with a fallback, as they are."""
+    record = find_quantization(model)
+    if record is None or fallback or dialect.name not in record.placement.variants:
+        return model
+    # Trained since it was placed, a model's weights are fitted anew.
+    return retarget(model, dialect)
+
+
 def _check(model: nn.Module) -> None:
     """Refuse a model whose pairs have no scales."""
     for part in model.modules():
@@ -203,6 +217,23 @@ def _check(model: nn.Module) -> None:
             raise ExportError(
                 f"the pair at '{part.label}' has no scale; call calibrate(model, batches) before export_onnx."
             )
+
+
+def _placed(proto: onnx.ModelProto, model: nn.Module) -> dict[str, str]:
+    """Say whose file the model rounds like, and what its weights were fitted to."""
+    record = find_quantization(model)
+    if record is None or not record.placement.dialect:
+        return {}
+    readers = {name: node.name for node in proto.graph.node for name in node.input}
+    codes = {node.input[0]: node.output[0] for node in proto.graph.node if node.op_type == "DequantizeLinear"}
+    rows = [
+        dialects.RemedyRow(
+            readers.get(codes.get(f"{name}.codes", ""), ""), f"{name}.codes", fit.remedy, fit.cost_db, fit.sqnr_db,
+            fit.measured, dict(fit.tried),
+        )
+        for name, fit in record.fitted.items()
+    ]  # fmt: skip
+    return {PLACED: record.placement.dialect, REMEDIES: remedies_text(rows)}
 
 
 def _export(

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from embedl_deploy.dialect import dialects, family_for, family_here, get_dialect, remedies_of
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._lower import is_integer_operator
-from embedl_deploy.dialect._model import DIALECT, LABELS, Weight, metadata, read, read_entry
+from embedl_deploy.dialect._model import DIALECT, LABELS, PLACED, Weight, metadata, read, read_entry
 from embedl_deploy.dialect._names import main_modules
 from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array, with_outputs
 from embedl_deploy.dialect._origin import restore_origin
@@ -33,6 +33,8 @@ from embedl_deploy.errors import InputError, ModelFileError, first_line
 from embedl_deploy.export._verification import BoundaryRow, FamilyRow, OutputRow, Verification
 from embedl_deploy.integer import IntegerModel, IntegerRun
 from embedl_deploy.nn import QuantStub
+from embedl_deploy.quantize import retarget
+from embedl_deploy.quantize._quantization import find_quantization
 from embedl_deploy.target import Target, TargetLike, get_target
 from embedl_kernels import EXACT, REQUIRES, Family, mismatch
 from embedl_kernels import families as all_families
@@ -71,8 +73,8 @@ def verify(
         ModelFileError: The file cannot be read, or is written for another target.
         InputError: There are no samples, or one does not fit or is not finite.
     """
-    stages = {"original": original, "transformed": transformed, "simulated": simulated}
     model = load(exported)
+    stages = {"original": original, "transformed": transformed, "simulated": _simulated_for(model, simulated)}
     dialect = metadata(model).get(DIALECT, "")
     families = [families] if isinstance(families, str) else list(families or ())
     chosen = None if target is None else get_target(target)
@@ -107,6 +109,16 @@ def verify(
         work.cause(), work.family_rows(), remedies_of(model),
         mismatch(metadata(model).get(REQUIRES, ""), work.here),
     )  # fmt: skip
+
+
+def _simulated_for(exported: onnx.ModelProto, model: Stage | None) -> Stage | None:
+    """Return a quantized model as it is in a file that was written from it: one calibration serves many dialects."""
+    placed = metadata(exported).get(PLACED, "")
+    record = find_quantization(model) if isinstance(model, nn.Module) else None
+    if record is None or placed not in record.placement.variants:
+        return model
+    assert isinstance(model, nn.Module)
+    return retarget(model, placed)
 
 
 def _check_dialect(dialect: str, target: Target) -> None:
@@ -347,7 +359,7 @@ def _labels(model: onnx.ModelProto, integer: IntegerModel) -> dict[str, str]:
 def _origin_weights(model: onnx.ModelProto) -> dict[str, Weight]:
     """Return the simulated weights of layers that a remedy changed, if the file has the ones that it wrote."""
     rows = [row for row in remedies_of(model) if row.remedy != "none"]
-    if not rows:
+    if not rows or metadata(model).get(PLACED):
         return {}
     now, before = read(model).weights, restore_origin(read(model)).weights
     return {

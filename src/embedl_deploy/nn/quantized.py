@@ -31,6 +31,7 @@ class QuantizedLayer(nn.Module):
         output: A stub right behind it, where the fused module goes on with an add or an activation.
         grid: The stubs around it, where eval mode computes what the target's integer kernel does.
         held: Folded weight and bias while they cannot change, so that a pass over much data folds them once.
+        rounds_bias: Whether the target stores the bias as an integer, in units of the sums.
     """
 
     channel_dim: ClassVar[int]
@@ -41,6 +42,7 @@ class QuantizedLayer(nn.Module):
         super().__init__()
         self.grid: Grid | None = None
         self.held: Folded | None = None
+        self.rounds_bias = True
 
     @property
     def source(self) -> Any:
@@ -102,7 +104,9 @@ class QuantizedLayer(nn.Module):
             given, codes = grid.inputs[0].on_grid(), quantizer.codes(weight)
             # Sums are in units of input scale times weight scale, and the bias is rounded to that.
             unit = given.scale * quantizer.positive_scale.detach()
-            rounded = None if bias is None else torch.round(bias.detach().float() / unit)
+            rounded = None if bias is None else bias.detach().float() / unit
+            if rounded is not None and self.rounds_bias:
+                rounded = torch.round(rounded)
             bound = kernels.largest_sum(codes, grid.inputs[0].form, given.zero_point)
             total = kernels.sums(given.codes(value), codes, rounded, bound, self.run)
             if grid.output is None:

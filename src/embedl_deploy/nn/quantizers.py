@@ -33,6 +33,8 @@ class _State(TypedDict, total=False):
     form: FormatState
     axis: int | None
     block: int
+    found_scale: float
+    quantizes: bool
 
 
 class Quantizer(nn.Module):
@@ -80,6 +82,7 @@ class QuantStub(Quantizer):
         label: The value it stands on, for messages and files.
         bounds: The range that was found, ``(low, high)``.
         fixed: A range that is known without data (a softmax lies in 0..1), or `None`.
+        found_scale: The scale that calibration found for the range, before training moved it.
     """
 
     zero_point: torch.Tensor
@@ -93,24 +96,31 @@ class QuantStub(Quantizer):
         self.quantizes = quantizes
         self.fixed = fixed
         self.observer: Observer | None = None
+        self.found_scale = 1.0
         self.register_buffer("zero_point", torch.zeros(()))
         self.register_buffer("bounds", torch.zeros(2))
 
     def current_bounds(self) -> tuple[float, float]:
         """Return the range that belongs to the scale as it is now: training may have moved it since calibration."""
         low, high = self.bounds.tolist()
-        factor = float(self.scale.detach().abs()) / scale_of(low, high, self.form)[0]
+        factor = float(self.scale.detach().abs()) / self.found_scale
         return low * factor, high * factor
 
-    def set_range(self, low: float, high: float) -> None:
-        """Take a range: scale and zero point follow from it and the number format."""
-        scale, zero_point = scale_of(low, high, self.form)
+    def set_format(self, form: NumberFormat, scale: float, zero_point: float) -> None:
+        """Take a number format that a target wants for the range."""
+        self.form = form
         with torch.no_grad():
             self.scale.fill_(scale)
             self.zero_point.fill_(zero_point)
+        self.found_scale = float(self.scale.detach())
+        self.mode = Mode.QUANTIZE if self.quantizes else Mode.FLOAT
+
+    def set_range(self, low: float, high: float) -> None:
+        """Take a range: scale and zero point follow from it and the number format."""
+        with torch.no_grad():
             self.bounds.copy_(torch.tensor([low, high]))
         self.calibrated = True
-        self.mode = Mode.QUANTIZE if self.quantizes else Mode.FLOAT
+        self.set_format(self.form, *scale_of(low, high, self.form))
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Pass on, watch or quantize."""
@@ -124,6 +134,15 @@ class QuantStub(Quantizer):
         """Quantize and dequantize, whatever the mode."""
         scale, zero_point = self.positive_scale.to(value.dtype), self.zero_point.to(value.dtype)
         return fake_quantize(value, scale, zero_point, self.form)
+
+    def get_extra_state(self) -> _State:
+        """Save what is no tensor."""
+        return {**super().get_extra_state(), "found_scale": self.found_scale, "quantizes": self.quantizes}
+
+    def set_extra_state(self, state: _State) -> None:
+        """Load what is no tensor."""
+        super().set_extra_state(state)
+        self.found_scale, self.quantizes = state["found_scale"], state["quantizes"]
 
     def on_grid(self) -> kernels.Scale:
         """Return scale and zero point as a runtime has them."""
@@ -170,9 +189,13 @@ class WeightQuantizer(Quantizer):
         axis: The output channel's dimension, `None` for one scale.
         block: Elements of dimension 1 that share a scale; 0 for whole channels.
         follows: While training, the scale follows the weight; otherwise it stays as calibrated (or is learned).
+        fitted: Integers that a target's file has in the place of the rounded weight, until the weight is trained.
+        own_scale: The scale of the weight itself while others are fitted.
     """
 
     ratio: torch.Tensor
+    fitted: torch.Tensor | None
+    own_scale: torch.Tensor | None
 
     def __init__(self, form: NumberFormat, axis: int | None, block: int = 0) -> None:
         super().__init__(form)
@@ -180,6 +203,8 @@ class WeightQuantizer(Quantizer):
         self.block = block
         self.follows = True
         self.register_buffer("ratio", torch.ones(()))
+        self.register_buffer("fitted", None)
+        self.register_buffer("own_scale", None)
 
     @property
     def has_eight_bits(self) -> bool:
@@ -195,8 +220,23 @@ class WeightQuantizer(Quantizer):
         with torch.no_grad():
             self.ratio = torch.ones_like(peak) if ratio is None else ratio
             self._set_scale(self._scale_for(peak))
+        self.fitted = self.own_scale = None
         self.calibrated = True
         self.mode = Mode.QUANTIZE
+
+    def fit(self, codes: torch.Tensor, scale: torch.Tensor) -> None:
+        """Take the integers that a target's file has; the weight itself stays for other targets."""
+        self.own_scale = self.scale.detach().clone()
+        self.fitted = codes
+        self._set_scale(scale.to(self.scale))
+
+    def unfit(self) -> None:
+        """Round the weight itself again."""
+        if self.fitted is not None:
+            self.fitted = None
+            assert self.own_scale is not None
+            self._set_scale(self.own_scale)
+            self.own_scale = None
 
     def reduced(self, value: torch.Tensor, reduce: Callable[..., torch.Tensor]) -> torch.Tensor:
         """Reduce every group of elements that shares a scale to one number, by ``torch.amax`` or ``torch.sum``."""
@@ -233,17 +273,24 @@ class WeightQuantizer(Quantizer):
         """Quantize and dequantize, or pass on."""
         if self.mode is Mode.FLOAT:
             return weight
+        if self.training:
+            self.unfit()
         if self.training and self.follows and not self.learned:
             self._set_scale(self._scale_for(self.peak(weight.detach())))
         return self.rounded(weight)
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
         """Quantize and dequantize, whatever the mode."""
+        if self.fitted is not None:
+            # The gradient is the weight's, straight through.
+            return weight + (self.fitted.to(weight.dtype) * self.spread(self.positive_scale, weight) - weight).detach()
         zero = torch.zeros((), device=weight.device)
         return fake_quantize(weight, self.spread(self.positive_scale, weight), zero, self.form)
 
     def codes(self, weight: torch.Tensor) -> torch.Tensor:
         """Return the integers (or FP8 values) a runtime stores."""
+        if self.fitted is not None:
+            return self.fitted.to(weight.dtype)
         scale = self.spread(self.positive_scale.detach(), weight)
         return quantized_codes(weight.detach(), scale, torch.zeros((), device=weight.device), self.form)
 
@@ -258,6 +305,9 @@ class WeightQuantizer(Quantizer):
 
     def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *rest: Any) -> None:
         """Take scales of any shape: an uncalibrated quantizer does not know its own yet."""
+        for name in ("fitted", "own_scale"):
+            saved = state_dict.get(prefix + name)
+            setattr(self, name, None if saved is None else torch.empty_like(saved))
         for name in ("scale", "ratio"):
             saved = state_dict.get(prefix + name)
             if saved is not None and saved.shape != getattr(self, name).shape:

@@ -5,9 +5,10 @@ from embedl_deploy.quantize._calibrate import apply_calibration, calibrate, coll
 from embedl_deploy.quantize._config import CalibrationMethod, MaxDrop, ModulesToSkip, QuantConfig, TensorQuantConfig
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._insert import insert_qdq
-from embedl_deploy.quantize._placement import Boundary, Decision, Placement
+from embedl_deploy.quantize._placement import Boundary, Decision, Placement, Variant
 from embedl_deploy.quantize._quantization import (
     Correction,
+    FittedLayer,
     LayerCost,
     Quantization,
     Search,
@@ -15,7 +16,7 @@ from embedl_deploy.quantize._quantization import (
     Trial,
     quantization_of,
 )
-from embedl_deploy.quantize._quantize import plan_qdq, quantize
+from embedl_deploy.quantize._quantize import plan_qdq, quantize, retarget
 from embedl_deploy.quantize._sensitivity import sensitivity
 from embedl_deploy.quantize._sharded import Spread, collect_sharded, over_ray
 from embedl_deploy.quantize._training import freeze_batch_norm, freeze_ranges, freeze_weights, learn_ranges
@@ -26,6 +27,7 @@ __all__ = [
     "CalibrationMethod",
     "Correction",
     "Decision",
+    "FittedLayer",
     "LayerCost",
     "MaxDrop",
     "ModulesToSkip",
@@ -38,6 +40,7 @@ __all__ = [
     "Spread",
     "TensorQuantConfig",
     "Trial",
+    "Variant",
     "apply_calibration",
     "calibrate",
     "collect",
@@ -51,5 +54,6 @@ __all__ = [
     "plan_qdq",
     "quantization_of",
     "quantize",
+    "retarget",
     "sensitivity",
 ]

@@ -19,6 +19,7 @@ from embedl_deploy.quantize._histogram import Calibration, Histogram, Inbox
 from embedl_deploy.quantize._insert import layers_of, stubs_of
 from embedl_deploy.quantize._quantization import Samples, put_quantization, quantization_of
 from embedl_deploy.quantize._range import solve_all
+from embedl_deploy.quantize._settle import settle_formats
 
 _RATIOS = tuple(1.0 - step / 40 for step in range(25))
 
@@ -188,25 +189,20 @@ def apply_calibration(model: nn.Module, calibration: Calibration, *, config: Qua
     config = config or record.config
     parts = dict(model.named_modules())
     stubs = {name: part for name, part in parts.items() if isinstance(part, QuantStub)}
-    pooled: dict[str, Histogram] = {}
     for name, stub in stubs.items():
-        if stub.fixed is not None:
-            continue
-        if name not in calibration.statistics:
+        if stub.fixed is None and name not in calibration.statistics:
             raise CalibrationError(
                 f"the calibration knows nothing of '{name}'; it is of another model or another placement."
             )
-        leader, own = record.groups.get(name, name), calibration.statistics[name]
-        pooled[leader] = pooled[leader].merge(own) if leader in pooled else own
-    leaders = [name for name, histogram in pooled.items() if histogram.batches]
-    solved: dict[str, tuple[float, float]] = {}
-    for form in {stubs[name].form for name in leaders}:
-        names = [name for name in leaders if stubs[name].form == form]
-        solved |= zip(names, solve_all([pooled[name] for name in names], config.activation, form), strict=True)
+    names = [name for name, stub in stubs.items() if stub.fixed is None and calibration.statistics[name].batches]
+    form = config.activation.format(symmetric=record.symmetric)
+    found = [calibration.statistics[name] for name in names]
+    solved = dict(zip(names, solve_all(found, config.activation, form), strict=True))
     for name, stub in stubs.items():
-        found = stub.fixed or solved.get(record.groups.get(name, name))
-        if found is not None:
-            stub.set_range(*found)
+        bounds = stub.fixed or solved.get(name)
+        if bounds is not None:
+            stub.form = form
+            stub.set_range(*bounds)
     for layer in parts.values():
         if not isinstance(layer, QuantizedLayer) or layer.weight_quantizer is None:
             continue
@@ -217,7 +213,8 @@ def apply_calibration(model: nn.Module, calibration: Calibration, *, config: Qua
         else:
             quantizer.calibrate_peak(layer.folded_peak(quantizer))
     assert isinstance(model, fx.GraphModule)
-    put_quantization(model, replace(record, calibration=calibration))
+    put_quantization(model, replace(record, config=config, calibration=calibration))
+    settle_formats(model)
 
 
 _SAMPLES = 16
@@ -225,16 +222,19 @@ _BYTES = 64 * 2**20
 
 
 @contextmanager
-def keeping_samples(model: nn.Module) -> Iterator[Samples]:
-    """Keep the first inputs that a model is given, a few and never many megabytes."""
+def keeping_samples(model: fx.GraphModule) -> Iterator[Samples]:
+    """Keep the first inputs that a model is given, in the order of its inputs: a few, and never many megabytes."""
     kept: Samples = []
     space = [_BYTES]
+    names = [str(node.target) for node in model.graph.nodes if node.op == "placeholder"]
 
     def look(_: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if kwargs or space[0] < 0 or not all(isinstance(value, torch.Tensor) and value.ndim for value in args):
+        given = [*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
+        whole = len(given) == len(args) + len(kwargs)
+        if space[0] < 0 or not whole or not all(isinstance(value, torch.Tensor) and value.ndim for value in given):
             return
-        for row in range(min([_SAMPLES - len(kept), *map(len, args)])):
-            sample = tuple(value[row : row + 1].detach().cpu().clone() for value in args)
+        for row in range(min([_SAMPLES - len(kept), *map(len, given)])):
+            sample = tuple(value[row : row + 1].detach().cpu().clone() for value in given)
             space[0] -= sum(value.numel() * value.element_size() for value in sample)
             if space[0] < 0:
                 return

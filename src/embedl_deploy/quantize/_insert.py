@@ -1,16 +1,23 @@
 """Apply a placement: stubs on values, quantizers on weights, batch norm folded into the layers that take it."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from torch import fx, nn
 
 from embedl_deploy._graph.clone import copy_deep
 from embedl_deploy._graph.network import Network, network_of
 from embedl_deploy.errors import QuantizationError
-from embedl_deploy.nn import QuantizableModule, QuantizedLayer, QuantSpec, QuantStub
+from embedl_deploy.nn import Mode, QuantizableModule, QuantizedElementwise, QuantizedLayer, QuantSpec, QuantStub
 from embedl_deploy.quantize._config import QuantConfig
-from embedl_deploy.quantize._placement import Placement
-from embedl_deploy.quantize._quantization import Quantization, find_quantization, put_quantization
+from embedl_deploy.quantize._operators import POINTS
+from embedl_deploy.quantize._placement import Boundary, Placement
+from embedl_deploy.quantize._quantization import (
+    Quantization,
+    find_quantization,
+    put_quantization,
+    quantization_of,
+)
 
 
 def transformed_network(model: nn.Module) -> Network:
@@ -67,23 +74,69 @@ def insert_qdq(
                 )
             )
     network, places = network_of(result), set[str]()
-    groups = {}
-    leaders: dict[str, str] = {}
-    for boundary in matches.boundaries:
-        place = _unused(places, network.place_of(nodes[boundary.value]))
-        stub = QuantStub(place, form, quantizes=boundary.quantizes)
-        name = _insert(result, nodes[boundary.value], boundary.readers, stub)
-        groups[name] = leaders.setdefault(boundary.group, name)
-    if matches.integer_kernels:
-        _attach_stubs(result)
-    result.graph.lint()
-    result.recompile()
-    put_quantization(result, Quantization(matches, config, symmetric, groups))
+    watched = {boundary.value: boundary.readers for boundary in matches.boundaries}
+    for value in matches.observed():
+        place = _unused(places, network.place_of(nodes[value]))
+        _insert(result, nodes[value], watched.get(value, ()), QuantStub(place, form, quantizes=False))
+    put_quantization(result, Quantization(matches, config, symmetric, {}))
+    wire(result, matches)
     return result
 
 
-def _attach_stubs(model: fx.GraphModule) -> None:
-    """Tell every layer that runs on integers the stubs around it."""
+def wire(model: fx.GraphModule, placement: Placement) -> None:
+    """Let a model that has its stubs round where a placement says, in place."""
+    rounded = {boundary.key: boundary for boundary in placement.rounded}
+    watched = {boundary.value: boundary.readers for boundary in placement.boundaries}
+    leaders: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for key, name, stub, node in _keyed_stubs(model, placement):
+        boundary = rounded.get(key)
+        stub.quantizes = boundary is not None
+        stub.mode = Mode.QUANTIZE if stub.quantizes and stub.calibrated else Mode.FLOAT
+        if boundary is not None:
+            groups[name] = leaders.setdefault(boundary.group, name)
+        if node is not None:
+            _rewire(node, watched.get(key[0], ()) if boundary is None else boundary.readers)
+    _attach_stubs(model, active=placement.integer_kernels)
+    model.graph.lint()
+    model.recompile()
+    put_quantization(model, replace(quantization_of(model), placement=placement, groups=groups))
+
+
+def boundary_stubs(model: fx.GraphModule, placement: Placement) -> list[tuple[Boundary, str, QuantStub]]:
+    """Return every boundary of a placement with its stub and the stub's name."""
+    found = {key: (name, stub) for key, name, stub, _ in _keyed_stubs(model, placement)}
+    return [(boundary, *found[boundary.key]) for boundary in placement.rounded if boundary.key in found]
+
+
+_Key = tuple[str, str]
+
+
+def _keyed_stubs(model: fx.GraphModule, placement: Placement) -> Iterator[tuple[_Key, str, QuantStub, fx.Node | None]]:
+    """List stubs with what they stand on: values of the graph, with the stub's node, then points inside layers."""
+    modules = dict(model.named_modules())
+    for node in model.graph.nodes:
+        stub = modules.get(str(node.target)) if node.op == "call_module" else None
+        if isinstance(stub, QuantStub):
+            yield (node.all_input_nodes[0].name, ""), str(node.target), stub, node
+    labels = {part.label: (name, part) for name, part in modules.items() if isinstance(part, QuantStub)}
+    for decision in placement.layers:
+        for inside in POINTS:
+            if (found := labels.get(f"{decision.place}.{inside}")) is not None:
+                yield (decision.node, inside), *found, None
+
+
+def _rewire(stub: fx.Node, readers: tuple[str, ...]) -> None:
+    """Let some of those who read a value read its stub instead, and the others the value itself."""
+    (value,) = stub.all_input_nodes
+    for user in [*value.users, *stub.users]:
+        if user is not stub:
+            reads = not readers or user.name in readers
+            user.replace_input_with(value if reads else stub, stub if reads else value)
+
+
+def _attach_stubs(model: fx.GraphModule, *, active: bool) -> None:
+    """Tell every layer that runs on integers the stubs around it, and others that they have none."""
     calls: dict[str, list[fx.Node]] = {}
     for node in model.graph.nodes:
         if node.op == "call_module":
@@ -91,6 +144,14 @@ def _attach_stubs(model: fx.GraphModule) -> None:
     modules = dict(model.named_modules())
     for target, (node, *others) in calls.items():
         layer = modules[target]
+        if isinstance(layer, QuantizedElementwise):
+            layer = layer.layer
+            model.set_submodule(target, layer)
+        for part in layer.modules():
+            if isinstance(part, QuantizedLayer):
+                part.grid = None
+        if not active:
+            continue
         stubs = [_stub_at(modules, value) for value in node.args]
         inputs = tuple(stub for stub in stubs if stub is not None)
         # A layer that is called twice has other stubs each time.
@@ -118,16 +179,13 @@ def _unused(taken: set[str], place: str) -> str:
     return name
 
 
-def _insert(model: fx.GraphModule, value: fx.Node, readers: tuple[str, ...], stub: QuantStub) -> str:
+def _insert(model: fx.GraphModule, value: fx.Node, readers: tuple[str, ...], stub: QuantStub) -> None:
     field = stub.label.replace(".", "_")
     # The stub on `x.to(...)` must not be called `to`: modules have a method of that name.
     name = f"stubs.{field}_" if hasattr(nn.Module, field) else f"stubs.{field}"
     model.add_submodule(name, stub)
     stub.training = model.training
-    users = [user for user in value.users if not readers or user.name in readers]
     with model.graph.inserting_after(value):
         node = model.graph.create_node("call_module", name, (value,))
     node.meta = {"place": name}
-    for user in users:
-        user.replace_input_with(value, node)
-    return name
+    _rewire(node, readers)

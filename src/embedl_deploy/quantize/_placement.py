@@ -4,7 +4,7 @@ A layer's pattern says which of its points carry a pair and what must be quantiz
 placed on values, one for each value however many layers read it, so that two readers never see two scales.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
@@ -16,6 +16,7 @@ from embedl_deploy._graph.network import Network
 from embedl_deploy._groups import Groups
 from embedl_deploy._table import Printed, table
 from embedl_deploy._transform.match import Matcher
+from embedl_deploy.dialect._float32 import Addition
 from embedl_deploy.errors import QuantizationError, quoted_list
 from embedl_deploy.nn import QuantizableModule
 from embedl_deploy.pattern import Pattern, Phase, Point, When
@@ -106,6 +107,29 @@ class Boundary:
     readers: tuple[str, ...]  # graph names of those that read the stub instead; empty means all of them
     quantizes: bool  # it carries a pair; otherwise its range is only watched, for targets that want one here
     group: str  # values of one group have one scale
+    inside: str = ""  # the stub inside the layer that makes the value; empty for the value itself
+    prescribed: tuple[float, int] | None = None  # scale and zero point (of int8) that the runtime prescribes
+    nonnegative: bool = False  # zero is the smallest integer: the runtime sees that the ReLU before it does nothing
+    top: float | None = None  # what no value exceeds, so that no integer needs to
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it stands on."""
+        return self.value, self.inside
+
+    @property
+    def tensor(self) -> str:
+        """What it stands on, as one name."""
+        return f"{self.value}/{self.inside}" if self.inside else self.value
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one dialect makes of a placement."""
+
+    dialect: str
+    boundaries: tuple[Boundary, ...]  # the values that its file rounds
+    additions: tuple[Addition, ...] = ()  # sums that must be exact on every processor, the last one first
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,6 +141,8 @@ class Placement(Printed):
     smooth: tuple[str, ...] = ()  # targets of the normalizations that may be smoothed into their readers
     integer_kernels: bool = False  # eval mode computes what the target's integer kernels do
     symmetric: bool = True  # what the target wants of activations
+    dialect: str = ""  # whose file the model rounds like; empty for what the backend's patterns say, before any dialect
+    variants: Mapping[str, Variant] = field(default_factory=dict, repr=False, compare=False)  # by dialect
 
     def _line(self) -> str:
         return f"{sum(bool(layer.points) for layer in self.layers)} of {len(self.layers)} layers quantized"
@@ -127,6 +153,19 @@ class Placement(Printed):
             for layer in self.layers
         ]
         return table(("layer", "kind", "runs", "pairs on", "rule"), rows)
+
+    @property
+    def rounded(self) -> tuple[Boundary, ...]:
+        """The values that carry a pair: those of the dialect, or the patterns' where there is none."""
+        if self.dialect:
+            return self.variants[self.dialect].boundaries
+        return tuple(boundary for boundary in self.boundaries if boundary.quantizes)
+
+    def observed(self) -> list[str]:
+        """List the values that get a stub: what the patterns want or watch, and what any dialect rounds."""
+        wanted = [boundary.value for boundary in self.boundaries]
+        wanted += [each.value for variant in self.variants.values() for each in variant.boundaries if not each.inside]
+        return list(dict.fromkeys(wanted))
 
     def with_islands(self, islands: Collection[str]) -> "Placement":
         """Return the same, saying of layers that were skipped for a goal that nobody else wanted it."""

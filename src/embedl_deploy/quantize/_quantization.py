@@ -115,6 +115,17 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
+class FittedLayer:
+    """What the weights of one layer became, so that no input can saturate a kernel's sums."""
+
+    remedy: str  # ``none`` where nothing had to be done, else the remedy's name
+    cost_db: float  # by how much its noise grew over 8-bit weights on exact kernels
+    sqnr_db: float  # its output against its noise
+    measured: bool  # whether this was judged on samples; else on the weights alone
+    tried: Mapping[str, float]  # the cost of every remedy that applied, by name
+
+
+@dataclass(frozen=True)
 class Quantization:
     """How a model was quantized, and what came of it; prints as a report."""
 
@@ -128,12 +139,16 @@ class Quantization:
     search: Search | None = None  # the search for float islands, where a goal was given
     sensitivity: Sensitivity | None = None  # what each layer costs with all of them quantized, where a goal was given
     example_only: bool = False  # ranges are those of the example inputs, as no other data was given
+    fitted: Mapping[str, FittedLayer] = field(default_factory=dict)  # what a portable file's weights became, by layer
     # Some of the calibration data; what is decided on export is decided on it
     samples: Sequence[tuple[torch.Tensor, ...]] = field(default=(), repr=False)
 
     def sample_batches(self, size: int) -> Samples | None:
         """Return the samples in batches of a size; None when there are too few for one."""
-        groups = [self.samples[start : start + size] for start in range(0, len(self.samples) - size + 1, max(1, size))]
+        # Those of the first one's shape: a sentence of another length is no part of the same batch.
+        shapes = [tuple(value.shape for value in sample) for sample in self.samples]
+        alike = [sample for sample, shape in zip(self.samples, shapes, strict=True) if shape == shapes[0]]
+        groups = [alike[start : start + size] for start in range(0, len(alike) - size + 1, max(1, size))]
         return [tuple(torch.cat(parts) for parts in zip(*group, strict=True)) for group in groups] or None
 
     def __str__(self) -> str:

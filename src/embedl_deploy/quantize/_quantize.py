@@ -8,19 +8,24 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from embedl_deploy._graph.clone import copy_deep
 from embedl_deploy._graph.network import Example
-from embedl_deploy.backend import Backend, discover_backends
+from embedl_deploy.backend import Backend, discover_backends, get_backend
+from embedl_deploy.dialect import Dialect, dialects, get_dialect
 from embedl_deploy.errors import InputError, QuantizationError, quoted_list
 from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, calibrate, describe, keeping_samples
 from embedl_deploy.quantize._config import MaxDrop, ModulesToSkip, QuantConfig
 from embedl_deploy.quantize._corrections import QuantState, Sample, apply_corrections, halves, run_sample
+from embedl_deploy.quantize._fit import fit_weights
 from embedl_deploy.quantize._histogram import Calibration
-from embedl_deploy.quantize._insert import insert_qdq, transformed_network
+from embedl_deploy.quantize._insert import insert_qdq, transformed_network, wire
 from embedl_deploy.quantize._placement import Placement, Skip, plan_placement
 from embedl_deploy.quantize._quantization import Correction, Corrections, Trial, put_quantization, quantization_of
 from embedl_deploy.quantize._sensitivity import find_islands, sensitivity
+from embedl_deploy.quantize._settle import settle_formats
+from embedl_deploy.quantize._targeting import variants
 from embedl_deploy.quantize._training import freeze_weights as bake_weights
-from embedl_deploy.target import TargetLike, choose_backend
+from embedl_deploy.target import TargetLike, choose_backend, choose_dialect, get_target
 
 _SAMPLE = 32
 
@@ -41,6 +46,7 @@ def plan_qdq(
         BackendSelectionError: Neither backend nor target was given and no backend is active.
     """
     config = config or QuantConfig()
+    dialect = _dialect(backend, target)
     backend = choose_backend(backend, target)
     if not backend.quantized_patterns:
         raise QuantizationError(
@@ -57,7 +63,49 @@ def plan_qdq(
             f"no layer of this model is one the backend '{backend.name}' quantizes; "
             "call transform(model, args) with the patterns of the same backend first."
         )
-    return replace(placement, integer_kernels=backend.integer_kernels, symmetric=backend.symmetric_activations)
+    return replace(
+        placement, integer_kernels=backend.integer_kernels, symmetric=backend.symmetric_activations, dialect=dialect,
+        variants=variants(network, placement.layers, placement.boundaries),
+    )  # fmt: skip
+
+
+def _dialect(backend: Backend | str | None, target: TargetLike | None) -> str:
+    """Return the name of the dialect that a target's files are written in; empty where nobody says."""
+    if target is None:
+        # A backend of one runtime: whoever names it means that runtime's files.
+        name = get_backend(backend).name
+        return name if name in (dialect.name for dialect in dialects()) else ""
+    chosen = get_target(target).dialect
+    return get_dialect(chosen).name if chosen else ""
+
+
+def retarget(model: nn.Module, target: TargetLike | Dialect) -> fx.GraphModule:
+    """Return a quantized model as it is in another target's file: where that rounds, in its number formats.
+
+    One calibration serves every target. The model given is not changed.
+
+    Args:
+        model: What `quantize` made, trained since or not.
+        target: A target or a dialect, itself or by name.
+
+    Raises:
+        QuantizationError: The model has no pairs, or it was placed before the dialect was known.
+        TargetError: The target is unknown, or names no dialect.
+    """
+    dialect = target if isinstance(target, Dialect) else choose_dialect(None, target)
+    assert dialect is not None
+    placement = quantization_of(model).placement
+    if dialect.name not in placement.variants:
+        raise QuantizationError(
+            f"this model was quantized before the dialect '{dialect.name}' was registered, so nobody watched what that "
+            f"rounds; quantize it again. It can be exported for: {quoted_list(placement.variants)}."
+        )
+    assert isinstance(model, fx.GraphModule)
+    result = copy_deep(model)
+    wire(result, replace(placement, dialect=dialect.name))
+    settle_formats(result)
+    fit_weights(result)
+    return result
 
 
 def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to each stage)
@@ -104,7 +152,8 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
     data = _data(args, kwargs, forward_loop, again=bool(chosen))
     if forward_loop is not None and not (args is None and kwargs is None):
         _try_example(model, args, kwargs)
-    job = _Job(model, args, kwargs, config or QuantConfig(), choose_backend(backend, target), data, chosen)
+    job = _Job(model, args, kwargs, config or QuantConfig(), choose_backend(backend, target), data, chosen,
+               _dialect(backend, target))  # fmt: skip
     result = job.run(progress=progress)
     if goal is not None:
         result = job.search(result, goal)
@@ -155,9 +204,11 @@ class _Job:
     backend: Backend
     data: ForwardLoop | Calibration
     corrections: Collection[Correction]
+    dialect: str  # whose file the model rounds like; empty for the backend's patterns alone
 
     def run(self, *, progress: bool = False) -> fx.GraphModule:
         placement = plan_qdq(self.model, self.args, self.config, backend=self.backend, kwargs=self.kwargs)
+        placement = replace(placement, dialect=self.dialect)
         result = insert_qdq(self.model, placement, self.config)
         with keeping_samples(result) as samples:
             calibration = calibrate(result, self.data, progress=progress)
@@ -169,6 +220,7 @@ class _Job:
             calibration = state.calibration
         record = replace(quantization_of(result), calibration=calibration, trials=tuple(trials), samples=tuple(samples))
         put_quantization(result, record)
+        fit_weights(result)
         return result
 
     def sample(self, model: fx.GraphModule) -> Sample:
