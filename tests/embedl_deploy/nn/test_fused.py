@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from embedl_deploy import transform
+from embedl_deploy.export._frozen import FrozenLinear
 from embedl_deploy.nn import (
     FusedLinearReLU,
     FusedSiLU,
@@ -89,3 +90,14 @@ def test_onnxruntime_makes_a_layer_of_silu() -> None:
     assert [type(part).__name__ for part in result.model.children()] == ["FusedConvBN", "FusedSiLU", "FusedConvBN"]
     assert result.report.proof is not None
     assert result.report.proof.verdict == "exact"
+
+
+def test_the_stub_behind_a_linear_is_written_to_the_file() -> None:
+    layer = FusedLinearReLU(nn.Linear(8, 4), nn.GELU()).eval()
+    layer.quantize(_spec(*ALL))
+    assert isinstance(layer.linear, QuantizedLinear)
+    assert layer.linear.weight_quantizer is not None
+    layer.linear.weight_quantizer.calibrate(layer.linear.folded()[0])
+    frozen = FrozenLinear(layer.linear)
+    assert frozen.output is not None
+    assert frozen.output.label == "layer.linear"
