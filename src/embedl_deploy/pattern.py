@@ -11,7 +11,8 @@ The tree reads in the order of the data:
     Fork(op, a, b)  a node where two branches meet, in either order; `Value(name)` is a branch that may be anything
     Chain(...)      one after the other
 
-Matching is exact on types because a subclass may have another `forward`.
+Matching is exact on types because a subclass may have another `forward`; one that changes no method of torch's layer
+counts as that layer.
 This module matches nothing and edits nothing; it is the vocabulary.
 """
 

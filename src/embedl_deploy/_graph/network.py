@@ -19,7 +19,15 @@ from embedl_deploy._graph.run import Clock, Visit, bind, evaluating, flatten_cal
 from embedl_deploy.pattern import Call, Expand, Match, PassThrough, Replacement, Shape, View
 
 _IN_PLACE = frozenset({"iadd", "imul", "isub", "itruediv", "ifloordiv", "setitem"})
-_PURE = frozenset({"size", "dim", "getattr", "getitem", "sym_size", "mul", "floordiv", "add", "sub", "numel", "shape"})
+_PURE = frozenset({
+    "size", "dim", "getattr", "getitem", "sym_size", "mul", "floordiv", "add", "sub", "numel", "shape", "mod",
+    "truediv", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "ndimension",
+})  # fmt: skip
+# Methods a subclass may write anew and still compute what its base does.
+_HARMLESS = frozenset({
+    "__init__", "__repr__", "__module__", "__doc__", "__annotations__", "__qualname__", "__dict__", "__weakref__",
+    "extra_repr", "reset_parameters", "_load_from_state_dict", "_save_to_state_dict",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -344,9 +352,13 @@ class Network(View):
             self._forms.pop(node, None)
             self._sweep([used for used in before if used not in pending])
 
+    def sweep(self) -> None:
+        """Erase constants and size computations that nobody reads."""
+        self._sweep(list(reversed(self.graph.nodes)))
+
     def _sweep(self, nodes: list[fx.Node]) -> None:
         for node in nodes:
-            if not node.users and _is_scaffolding(node) and not node._erased:
+            if not node._erased and not node.users and _is_scaffolding(node):
                 self.erase([node])
 
 
@@ -374,6 +386,21 @@ def network_of(
 def is_one_step(module: nn.Module) -> bool:
     """Say whether tracing does not look into a module: it stands for one kernel."""
     return module.__module__.startswith("embedl_deploy.nn") or getattr(type(module), "is_one_step", False) is True
+
+
+@functools.cache
+def plain_base(kind: type[nn.Module]) -> type[nn.Module] | None:
+    """Return torch's own layer that a subclass computes: it adds a constructor or attributes, and changes no method."""
+    if kind.__module__.startswith("torch.nn"):
+        return None
+    position, base = next(
+        (found for found in enumerate(kind.__mro__) if found[1].__module__.startswith("torch.nn")), (0, nn.Module)
+    )
+    if base is nn.Module or issubclass(base, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+        return None
+    known = {name for parent in base.__mro__ for name, value in vars(parent).items() if callable(value)}
+    changed = {name for child in kind.__mro__[:position] for name in vars(child)} & known
+    return base if changed <= _HARMLESS else None
 
 
 class InlineTracer(fx.Tracer):

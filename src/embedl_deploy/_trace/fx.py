@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from embedl_deploy._graph.network import Example, Network, attribute_of, is_one_step
+from embedl_deploy._graph.network import Example, Network, attribute_of, is_one_step, plain_base
 from embedl_deploy.errors import first_line
 
 _TORCH = str(Path(torch.__file__).parent)
@@ -95,7 +95,7 @@ class _Tracer(fx.Tracer):
             return True
         if isinstance(m, nn.MultiheadAttention):
             return type(m) is nn.MultiheadAttention
-        if super().is_leaf_module(m, module_qualified_name):
+        if super().is_leaf_module(m, module_qualified_name) or plain_base(type(m)) is not None:
             return next(m.children(), None) is None
         # A childless module that asks for the mode (stochastic depth, say) would be frozen in the mode of the trace.
         return _reads_mode(type(m).forward) and next(m.children(), None) is None and next(m.parameters(), None) is None
@@ -105,7 +105,12 @@ class _Tracer(fx.Tracer):
         place = self.path_of_module(m)
         leaf = self.is_leaf_module(m, place)
         self.entered.append(place)
-        if not leaf and _reads_mode(type(m).forward) and place not in self.mode_readers:
+        is_norm = isinstance(m, nn.modules.batchnorm._NormBase)
+        if not leaf and is_norm:
+            # A subclass with another forward is looked into; torch's own check of the rank would branch on a value.
+            m.__dict__["_check_input_dim"] = _accept
+        # A batch norm becomes a module again, which follows train() and eval().
+        if not leaf and not is_norm and _reads_mode(type(m).forward) and place not in self.mode_readers:
             self.mode_readers.append(place)
         result = super().call_module(m, forward, args, kwargs)
         self.entered.pop()
@@ -148,6 +153,10 @@ def _inputs(model: nn.Module, example: Example | None) -> Mapping[str, _Input]:
             needed = parameter.default is inspect.Parameter.empty
             inputs[name] = _Input(given=needed, value=None if needed else parameter.default)
     return inputs
+
+
+def _accept(_: object) -> None:
+    """Check nothing: the example inputs have shown that the rank is right."""
 
 
 @functools.cache

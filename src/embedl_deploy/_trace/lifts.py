@@ -55,12 +55,22 @@ class Call:
         return known is None or isinstance(known, torch.Tensor)
 
     def rank(self, value: fx.Node) -> int | None:
-        """Return how many dimensions a value has, when that can be told without running anything."""
+        """Return how many dimensions a value has; the graph is run where nothing else tells."""
         shape = shape_of(value)
         module = self.network.module_of(value)
         if shape is None and module is not None:
-            return {nn.Conv1d: 3, nn.Conv2d: 4, nn.Conv3d: 5}.get(type(module))  # type: ignore[arg-type]
+            known = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Conv3d: 5}.get(type(module))  # type: ignore[arg-type]
+            if known is not None:
+                return known
+        shape = self._measured(value) if shape is None else shape
         return None if shape is None else len(shape)
+
+    def _measured(self, value: fx.Node) -> tuple[int, ...] | None:
+        """Return the shape that the example inputs give a value, `None` where the graph cannot be run."""
+        try:
+            return self.network.shape_of(value)
+        except Exception:  # noqa: BLE001 (a graph that torch.fx traced wrongly can fail in any operator)
+            return None
 
     @property
     def training(self) -> bool:
@@ -253,18 +263,20 @@ def _lift_group_norm(call: Call) -> Made | None:
 
 def _lift_batch_norm(call: Call) -> Made | None:
     """Lift a batch norm with running statistics; the statistics are copied, because training writes to them."""
-    held = {name: call.tensor(name) for name in ("weight", "bias", "running_mean", "running_var")}
-    kind = {3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}.get(call.rank(call["input"]) or 0)
-    if kind is None or any(value is None for value in held.values()) or call["training"] is not call.training:
+    weight, bias, whole = call.affine()
+    mean, variance = call.tensor("running_mean"), call.tensor("running_var")
+    if not whole or mean is None or variance is None or call["training"] is not call.training:
         return None
-    weight = held["weight"]
-    assert weight is not None
-    module = kind(weight.shape[0], eps=call["eps"], momentum=call["momentum"])
-    for name in ("running_mean", "running_var"):
-        value = held.pop(name)
-        assert value is not None
-        setattr(module, name, value.detach().clone())
-    return _hold(module, **held), (call["input"],)
+    ranks: dict[int, type[nn.modules.batchnorm._BatchNorm]] = {
+        2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d,
+    }  # fmt: skip
+    kind = ranks.get(call.rank(call["input"]) or 0)
+    if kind is None:
+        return None
+    module = kind(mean.shape[0], eps=call["eps"], momentum=call["momentum"], affine=False)
+    module.running_mean, module.running_var = mean.detach().clone(), variance.detach().clone()
+    module.affine = weight is not None
+    return _hold(module, weight=weight, bias=bias), (call["input"],)
 
 
 def _lift_embedding(call: Call) -> Made | None:

@@ -18,6 +18,19 @@ from embedl_deploy._graph.network import Network, join, owner_of
 from embedl_deploy._trace.lifts import LIFTS, Call, owner_module
 from embedl_deploy._trace.spelling import SPELLINGS
 
+_WEIGHTED = frozenset({"conv", "conv_transpose", "linear", "batch_norm", "layer_norm", "group_norm"})
+_CHECKS = frozenset({torch._assert, torch.ops.aten._assert_scalar.default, torch.ops.aten._assert_async.msg})
+
+
+def functions_left(network: Network) -> list[fx.Node]:
+    """List layers with weights that stay calls of functions, where no pattern finds them."""
+    found = []
+    for node in network.graph.nodes:
+        spelling = SPELLINGS.get(node.target) if node.op == "call_function" else None
+        if spelling is not None and spelling.op in _WEIGHTED:
+            found.append(node)
+    return found
+
 
 def recompose(network: Network, original: nn.Module | None) -> None:
     """Bring a network into the one vocabulary, in place.
@@ -30,6 +43,7 @@ def recompose(network: Network, original: nn.Module | None) -> None:
     for node in list(network.graph.nodes):
         lifter.see(node)
     lifter.drop_counters()
+    lifter.drop_checks()
 
 
 @dataclass
@@ -74,6 +88,16 @@ class _Lifter:
                     source = source.args[0]
                 if isinstance(source, fx.Node) and str(source.target).endswith("num_batches_tracked"):
                     self.network.erase([node])
+
+    def drop_checks(self) -> None:
+        """Remove assertions about shapes: they held for the example inputs, and hide a layer from the one behind it."""
+        for node in reversed(list(self.network.graph.nodes)):
+            if node.op == "call_function" and node.target in _CHECKS and not node.users:
+                condition = node.args[0]
+                if not isinstance(condition, fx.Node) or condition in self.sizes:
+                    self.network.erase([node])
+        # Messages of assertions read sizes too, and are no node of the graph.
+        self.network.sweep()
 
     def _identity(self, call: Call, made: nn.Module) -> tuple[str, nn.Module]:
         """Find the user's own module for a lifted one, else name the new one after where it stands."""

@@ -21,7 +21,7 @@ from embedl_deploy._graph.run import evaluating
 from embedl_deploy._trace.archive import load_exported
 from embedl_deploy._trace.export import from_graph_module, trace_export
 from embedl_deploy._trace.fx import TraceFailedError, TraceFailure, trace_fx, user_line
-from embedl_deploy._trace.recompose import recompose
+from embedl_deploy._trace.recompose import functions_left, recompose
 from embedl_deploy.errors import InputError, TraceError
 
 Model = nn.Module | ExportedProgram | str | os.PathLike[str]
@@ -64,7 +64,8 @@ def _trace_module(model: nn.Module, example: Example | None, expected: Any) -> T
         first = error.failure
     else:
         recompose(network, model)
-        return _confirmed(Tracing(network, "fx", _mode_notes(model, readers), ()), model, expected)
+        confirmed = _confirmed(Tracing(network, "fx", _mode_notes(model, readers), ()), model, expected)
+        return _better(confirmed, model, expected)
     if example is None:
         return _trace_parts(model, example, first, None)
     try:
@@ -90,6 +91,23 @@ def _confirmed(tracing: Tracing, model: nn.Module, expected: Any) -> Tracing:
         return Tracing(network, "export", (*notes, "torch.fx's graph does not compute the model's result"), ())
     note = "the graph does not repeat the model's result on the example inputs: its code is random, or keeps a state"
     return replace(tracing, notes=(*tracing.notes, note))
+
+
+def _better(tracing: Tracing, model: nn.Module, expected: Any) -> Tracing:
+    """Prefer torch.export's graph where torch.fx's has layers with weights that stay functions, and it has fewer."""
+    example, loose = tracing.network.example, functions_left(tracing.network)
+    if tracing.route != "fx" or example is None or not loose:
+        return tracing
+    place = tracing.network.place_of(loose[0])
+    what = f"{len(loose)} layers with weights stay functions in torch.fx's graph (the first is '{place}')"
+    try:
+        network, notes = _trace_exported(model, example, expected)
+    except TraceFailedError as error:
+        return replace(tracing, notes=(*tracing.notes, f"{what}, and torch.export failed: {error.failure}"))
+    left = len(functions_left(network))
+    if left >= len(loose) or not _agrees(network, expected):
+        return replace(tracing, notes=(*tracing.notes, f"{what}, {left} in torch.export's, which was not taken"))
+    return Tracing(network, "export", (*notes, f"torch.export was chosen: {what}, {left} in torch.export's"), ())
 
 
 def _trace_exported(model: nn.Module, example: Example, expected: Any) -> tuple[Network, tuple[str, ...]]:

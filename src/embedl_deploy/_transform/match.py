@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch import fx, nn
 
-from embedl_deploy._graph.network import Network, is_in_place
+from embedl_deploy._graph.network import Network, is_in_place, plain_base
 from embedl_deploy.errors import PatternError
 from embedl_deploy.pattern import Chain, Fork, Kind, Match, Maybe, Op, Part, Pattern, Refusal, Repeat, Value
 
@@ -199,8 +199,9 @@ def _kinds_of(network: Network, node: fx.Node) -> tuple[Kind, ...]:
     """Return what an `Op` may call this node: its type or function, and its dotted name."""
     module = network.module_of(node)
     if module is not None:
-        kind = type(module)
-        return (kind, f"{kind.__module__}.{kind.__qualname__}")
+        kind, base = type(module), plain_base(type(module))
+        own = (kind, f"{kind.__module__}.{kind.__qualname__}")
+        return own if base is None else (*own, base)
     if node.op == "call_function" and callable(node.target):
         module_name = getattr(node.target, "__module__", "")
         return (node.target, f"{module_name}.{getattr(node.target, '__name__', '')}")

@@ -14,7 +14,7 @@ from embedl_deploy._graph.run import evaluating
 from embedl_deploy._trace.tracing import Model, Tracing, trace
 from embedl_deploy._transform.match import Found, Matcher
 from embedl_deploy._transform.plan import Draft, Plan, Step, draft
-from embedl_deploy._transform.report import Done, Report, modules_left
+from embedl_deploy._transform.report import Done, Report, modules_left, norms_left
 from embedl_deploy.backend import Backend
 from embedl_deploy.errors import PatternError, TargetError
 from embedl_deploy.pattern import Pattern, Phase, Refusal
@@ -208,7 +208,7 @@ def _finish(plan: Plan, made: Draft | None, seconds: dict[str, float], *, verify
     network, refusals = outcome.network, (*plan.refusals, *outcome.refusals)
     report = Report(
         tracing.network.title, tracing.route, tracing.notes, tuple(outcome.done), refusals, proof,
-        modules_left(network), seconds, (tracing.network, network),
+        modules_left(network), norms_left(network), seconds, (tracing.network, network),
     )  # fmt: skip
     return TransformResult(model, plan, report)
 

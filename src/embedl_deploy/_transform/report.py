@@ -8,12 +8,15 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import fx, nn
+
 from embedl_deploy._graph.network import Network
 from embedl_deploy._graph.proof import Proof
 from embedl_deploy._table import Printed, html_page, html_table, table
 from embedl_deploy._transform.plan import Step
 from embedl_deploy.pattern import Refusal
 
+WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 _ROW = 22
 _WIDTH = 520
 _ARCS = 150
@@ -120,6 +123,7 @@ class Report(Printed):
     refusals: tuple[Refusal, ...]  # everything that was not done, and why
     proof: Proof | None  # the whole model before and after on the example inputs; `None` without them
     left: dict[str, int]  # modules that no pattern took, counted by type
+    norms: tuple[Refusal, ...]  # batch norms that stay operators of their own, each with the reason
     # Where the time went: trace, plan, apply, and run (the model itself on the example inputs)
     seconds: dict[str, float]
     _networks: tuple[Network, Network] = field(repr=False, compare=False)
@@ -146,6 +150,9 @@ class Report(Printed):
             lines += ["", "Not done:", table(("pattern", "place", "reason"), self._refused())]
         if self.left:
             lines += ["", "Left as they are: " + ", ".join(f"{count} {kind}" for kind, count in self.left.items())]
+        if self.norms:
+            rows = [(norm.place, norm.reason) for norm in self.norms]
+            lines += ["", "Batch norms that are not folded:", table(("place", "reason"), rows)]
         if self.notes:
             lines += ["", "Tracing:", *(f"- {note}" for note in self.notes)]
         lines += ["", f"Whole model, before and after: {self.proof or _NOT_PROVED}"]
@@ -173,11 +180,13 @@ class Report(Printed):
         colors = [_color(done.step.number) for done in self.done]
         done = html_table(("step", "pattern", "layers", "proof"), self._steps(), colors=colors)
         refused = html_table(("pattern", "place", "reason"), self._refused())
+        norms = html_table(("place", "reason"), [(norm.place, norm.reason) for norm in self.norms])
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         body = [
             f"<h1>{escape(self.title)}</h1><dl>{facts}</dl>",
             f"<h2>Steps</h2>{done if self.done else '<p>Nothing was changed.</p>'}",
             f"<h2>Not done</h2>{refused if self.refusals else '<p>Nothing was refused.</p>'}",
+            f"<h2>Batch norms that are not folded</h2>{norms}" if self.norms else "",
             f"<h2>Tracing</h2><ul>{notes}</ul>" if notes else "",
             "<h2>Graph</h2><p>One color per step; arcs are connections that skip nodes.</p>",
             f"<div class='graphs'><div><h3>Before</h3>{_svg(self.before)}</div>",
@@ -200,3 +209,53 @@ def modules_left(network: Network) -> dict[str, int]:
         if module is not None and "made_by" not in node.meta and next(module.parameters(), None) is not None:
             kinds[type(module).__name__] += 1
     return dict(kinds.most_common())
+
+
+def norms_left(network: Network) -> tuple[Refusal, ...]:
+    """List the batch norms that no layer before them takes in, each with the reason."""
+    found = []
+    for node in network.graph.nodes:
+        module = network.module_of(node)
+        if module is None:
+            alone = node.op == "call_function" and "batch_norm" in getattr(node.target, "__name__", "")
+        else:
+            parts = list(module.modules())
+            alone = any(map(_is_batch_norm, parts)) and not any(isinstance(part, WEIGHTED) for part in parts)
+        if alone:
+            reason = _norm_reason(network, node)
+            found.append(Refusal(reason, "", network.place_of(node)))
+    return tuple(found)
+
+
+def _is_batch_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
+def _norm_reason(network: Network, node: fx.Node) -> str:
+    """Say why a batch norm stands alone."""
+    module = network.module_of(node)
+    if module is None:
+        return "its weights or statistics are computed, so there is nothing to fold"
+    norm = next(part for part in module.modules() if _is_batch_norm(part))
+    if getattr(norm, "running_mean", None) is None:
+        return "it has no running statistics: it normalizes by the data of each call"
+    source = node.all_input_nodes[0]
+    made = network.module_of(source)
+    if source.op == "placeholder":
+        what = "reads the model's input"
+    elif made is not None and any(isinstance(part, WEIGHTED) for part in made.modules()):
+        others = [network.place_of(user) for user in source.users if user is not node]
+        if others:
+            return f"the result of '{network.place_of(source)}' is also read by '{others[0]}'"
+        what = f"follows '{network.place_of(source)}', which ends with an activation or has another layout"
+    else:
+        kind = type(made).__name__ if made is not None else getattr(source.target, "__name__", str(source.target))
+        what = f"follows {kind} ('{network.place_of(source)}'), not a convolution or fully connected layer"
+    readers = [network.module_of(user) for user in node.users]
+    parts = [part for reader in readers if reader is not None for part in reader.modules()]
+    act = getattr(module, "act", None)
+    if act is not None:
+        return f"it {what}, and an activation ({type(act).__name__}) stands between it and what reads it"
+    if len(readers) == 1 and any(isinstance(part, WEIGHTED) for part in parts):
+        return f"it {what}, and the layer that reads it pads with zeros, which its shift would not reach"
+    return f"it {what}, and no convolution or fully connected layer alone reads it"
