@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx, nn
@@ -23,6 +24,7 @@ _PURE = frozenset({
     "size", "dim", "getattr", "getitem", "sym_size", "mul", "floordiv", "add", "sub", "numel", "shape", "mod",
     "truediv", "eq", "ne", "lt", "le", "gt", "ge", "and_", "or_", "not_", "ndimension",
 })  # fmt: skip
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 # Methods a subclass may write anew and still compute what its base does.
 _HARMLESS = frozenset({
     "__init__", "__repr__", "__module__", "__doc__", "__annotations__", "__qualname__", "__dict__", "__weakref__",
@@ -388,15 +390,23 @@ def is_one_step(module: nn.Module) -> bool:
     return module.__module__.startswith("embedl_deploy.nn") or getattr(type(module), "is_one_step", False) is True
 
 
-@functools.cache
 def plain_base(kind: type[nn.Module]) -> type[nn.Module] | None:
     """Return torch's own layer that a subclass computes: it adds a constructor or attributes, and changes no method."""
     if kind.__module__.startswith("torch.nn"):
         return None
+    if kind not in _BASES:
+        _BASES[kind] = _plain_base(kind)
+    return _BASES[kind]
+
+
+_BASES: "WeakKeyDictionary[type[nn.Module], type[nn.Module] | None]" = WeakKeyDictionary()
+
+
+def _plain_base(kind: type[nn.Module]) -> type[nn.Module] | None:
     position, base = next(
         (found for found in enumerate(kind.__mro__) if found[1].__module__.startswith("torch.nn")), (0, nn.Module)
     )
-    if base is nn.Module or issubclass(base, nn.Sequential | nn.ModuleList | nn.ModuleDict):
+    if base is nn.Module or not issubclass(base, nn.Module) or issubclass(base, _CONTAINERS):
         return None
     known = {name for parent in base.__mro__ for name, value in vars(parent).items() if callable(value)}
     changed = {name for child in kind.__mro__[:position] for name in vars(child)} & known

@@ -1,5 +1,7 @@
 """Conversions that bring a network into the shape fusions expect; none changes what it computes."""
 
+import operator
+
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ from embedl_deploy.pattern import (
     Replacement,
     Value,
 )
+from embedl_deploy.patterns.merging import MERGING
 
 
 class _RemovePattern(Pattern):
@@ -48,6 +51,28 @@ class RemoveDropoutPattern(_RemovePattern):
         """Refuse while training: there it is part of the model."""
         if match.module("dropout").training:
             return Refusal("the model is in training mode; call eval() first to have it removed")
+        return None
+
+
+_SUMS = (operator.add, operator.iadd, torch.add, torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
+_PRODUCTS = (operator.mul, operator.imul, torch.mul, torch.ops.aten.mul.Tensor, torch.ops.aten.mul_.Tensor)
+
+
+class RemoveNeutralPattern(_RemovePattern):
+    """Remove a sum with zero and a product with one, as code has them that adds up branches in a loop."""
+
+    tree = Op(*_SUMS, *_PRODUCTS, name="operator")
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse other numbers, and what changes the number format."""
+        node = match.node("operator")
+        neutral = 0 if node.target in _SUMS else 1
+        numbers = [value for value in node.args if isinstance(value, int | float) and not isinstance(value, bool)]
+        if len(node.args) != 2 or node.kwargs or len(match.inputs) != 1 or numbers != [neutral]:
+            return Refusal("it is not neutral", informative=False)
+        before, after = match.dtype(match.inputs[0]), match.dtype("operator")
+        if before is None or before != after:
+            return Refusal("it may change the number format", informative=False)
         return None
 
 
@@ -294,9 +319,11 @@ def _device(bn: nn.BatchNorm2d) -> object:
 TIDYING = (
     RemoveIdentityPattern,
     RemoveDropoutPattern,
+    RemoveNeutralPattern,
     RemoveStochasticDepthPattern,
     RemoveIdentityAdaptiveAvgPoolPattern,
     MeanToAdaptiveAvgPoolPattern,
     SigmoidMultiplyToSiLUPattern,
+    *MERGING,
 )
 """What every target wants first."""

@@ -22,7 +22,7 @@ class NormAct(nn.BatchNorm2d):
         self.act = nn.ReLU()
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        torch._assert(value.ndim == 4, f"expected four dimensions, got {value.ndim}")
+        torch._assert(value.ndim == 4, f"expected four dimensions, got {value.ndim}")  # type: ignore[no-untyped-call]
         training = self.training or self.running_mean is None
         normal = functional.batch_norm(
             value, self.running_mean, self.running_var, self.weight, self.bias, training, 0.1, self.eps
