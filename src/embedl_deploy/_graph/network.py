@@ -205,6 +205,15 @@ class Network(View):
         self._readers = self._writers = None
         self._sweep(before)
 
+    def recast_constant(self, node: fx.Node, target: str, tensor: torch.Tensor) -> None:
+        """Turn a computation of constants into the constant it gives."""
+        before = node.all_input_nodes
+        self.place_of(node)
+        self.tensors[target] = tensor
+        node.op, node.target, node.args, node.kwargs = "get_attr", target, (), {}
+        self._readers = self._writers = None
+        self._sweep(before)
+
     def recast_function(self, node: fx.Node, function: Callable[..., Any], inputs: tuple[Any, ...]) -> None:
         self.place_of(node)
         node.op, node.target, node.args, node.kwargs = "call_function", function, inputs, {}

@@ -15,7 +15,8 @@ import torch
 from torch import fx, nn
 
 from embedl_deploy._graph.network import Network, owner_of
-from embedl_deploy.nn import Add, Concat, MatMul, Multiply, ScaledDotProductAttention
+from embedl_deploy._trace.computed import Constants
+from embedl_deploy.nn import Add, Concat, MatMul, Multiply, ScaledDotProductAttention, linear_of
 
 Made = tuple[nn.Module | Callable[..., Any], tuple[Any, ...]]
 
@@ -29,6 +30,7 @@ class Call:
     sizes: AbstractSet[fx.Node]
     node: fx.Node
     arguments: Mapping[str, Any]
+    constants: Constants
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
@@ -38,9 +40,12 @@ class Call:
         return self.arguments.get(name, default)
 
     def tensor(self, name: str) -> torch.Tensor | None:
-        """Return the parameter or buffer behind an argument."""
+        """Return the parameter or buffer behind an argument; in eval mode also what is computed of these alone."""
         value = self.arguments[name]
-        return self.network.tensor_of(value) if isinstance(value, fx.Node) else None
+        if not isinstance(value, fx.Node):
+            return None
+        found = self.network.tensor_of(value)
+        return self.constants.tensor(value) if found is None and not self.training else found
 
     def affine(self) -> tuple[torch.Tensor | None, torch.Tensor | None, bool]:
         """Return weight and bias, and whether both are parameters where they are given."""
@@ -242,6 +247,36 @@ def _lift_linear(call: Call) -> Made | None:
     return _hold(module, weight=weight, bias=bias), (call["input"],)
 
 
+def _lift_addmm(call: Call) -> Made | None:
+    """Lift a product with a matrix that lies the other way round than a linear layer's (Hugging Face's Conv1D)."""
+    weight, bias, whole = call.affine()
+    if weight is None or bias is None or not whole or (call["alpha"], call["beta"]) != (1, 1):
+        return None
+    if weight.dim() != 2 or bias.shape != weight.shape[1:] or not call.is_tensor(call["input"]):
+        return None
+    return linear_of(weight.t(), bias), (call["input"],)
+
+
+def _lift_matmul(call: Call) -> Made | None:
+    """Lift a product with a matrix of parameters to a linear layer, and any other to a matrix product."""
+    operands = (call["input"], call["other"])
+    if not all(map(call.is_tensor, operands)):
+        return None
+    matrix = call.tensor("other")
+    if matrix is not None and matrix.dim() == 2 and matrix.is_floating_point() and call.tensor("input") is None:
+        return linear_of(matrix.t(), None), (call["input"],)
+    return MatMul(), operands
+
+
+def _lift_rms_norm(call: Call) -> Made | None:
+    weight = call.tensor("weight")
+    shape = call["normalized_shape"]
+    if (weight is None) != (call["weight"] is None) or any(isinstance(size, fx.Node) for size in shape):
+        return None
+    module = nn.RMSNorm(tuple(shape), eps=call["eps"], elementwise_affine=weight is not None, device="meta")
+    return _hold(module, weight=weight), (call["input"],)
+
+
 def _lift_layer_norm(call: Call) -> Made | None:
     weight, bias, whole = call.affine()
     shape = call["normalized_shape"]
@@ -340,7 +375,8 @@ LIFTS: dict[str, Lift] = {
     "dropout": _lift_dropout,
     "add": _binary(Add),
     "mul": _binary(Multiply),
-    "matmul": _binary(MatMul),
+    "matmul": _lift_matmul,
+    "addmm": _lift_addmm,
     "cat": _lift_cat,
     "attention": _lift_attention,
     "reshape": _lift_reshape,
@@ -351,6 +387,7 @@ LIFTS: dict[str, Lift] = {
     "conv_transpose": _conv(_TRANSPOSED, transposed=True),
     "linear": _lift_linear,
     "layer_norm": _lift_layer_norm,
+    "rms_norm": _lift_rms_norm,
     "group_norm": _lift_group_norm,
     "batch_norm": _lift_batch_norm,
     "embedding": _lift_embedding,

@@ -15,11 +15,22 @@ import torch
 from torch import fx, nn
 
 from embedl_deploy._graph.network import Network, join, owner_of
+from embedl_deploy._trace.computed import Constants
 from embedl_deploy._trace.lifts import LIFTS, Call, owner_module
 from embedl_deploy._trace.spelling import SPELLINGS
 
+_CASTS = frozenset(
+    {"to", "float", "double", "half", "bfloat16", torch.ops.aten.to.dtype, torch.ops.aten._to_copy.default}
+)
 _WEIGHTED = frozenset({"conv", "conv_transpose", "linear", "batch_norm", "layer_norm", "group_norm"})
-_CHECKS = frozenset({torch._assert, torch.ops.aten._assert_scalar.default, torch.ops.aten._assert_async.msg})
+_CHECKS = frozenset(
+    {
+        torch._assert,
+        torch.ops.aten._assert_scalar.default,
+        torch.ops.aten._assert_async.msg,
+        torch.ops.aten._assert_tensor_metadata.default,
+    }
+)
 
 
 def functions_left(network: Network) -> list[fx.Node]:
@@ -44,6 +55,7 @@ def recompose(network: Network, original: nn.Module | None) -> None:
         lifter.see(node)
     lifter.drop_counters()
     lifter.drop_checks()
+    lifter.constants.erase_unused()
 
 
 @dataclass
@@ -55,11 +67,16 @@ class _Lifter:
     sizes: set[fx.Node] = field(default_factory=set)
     lifted: dict[str, nn.Module] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.constants = Constants(self.network)
+
     def see(self, node: fx.Node) -> None:
         if node.op not in ("call_function", "call_method"):
             return
         if self._is_size(node):
             self.sizes.add(node)
+            return
+        if self._drop_cast(node) or self._fold(node):
             return
         spelling = SPELLINGS.get(node.target if node.op == "call_function" else f".{node.target}")
         if spelling is None:
@@ -67,7 +84,7 @@ class _Lifter:
         bound = spelling.bind(node)
         if bound is None or (spelling.in_place(node) and self._is_seen_later(node)):
             return
-        call = Call(self.network, self.original, self.sizes, node, bound)
+        call = Call(self.network, self.original, self.sizes, node, bound, self.constants)
         made = LIFTS[spelling.op](call)
         if made is None:
             return
@@ -78,6 +95,45 @@ class _Lifter:
             self.network.recast_module(node, name, module, inputs)
         else:
             self.network.recast_function(node, what, inputs)
+
+    def _fold(self, node: fx.Node) -> bool:
+        """Evaluate what is computed of buffers alone (the factors of a frozen batch norm), in eval mode."""
+        reads = node.all_input_nodes
+        if self.network.training or not reads or any(used.op != "get_attr" for used in reads):
+            return False
+        sources = [tensor for used in reads if (tensor := self.network.tensor_of(used)) is not None]
+        if len(sources) < len(reads) or not all(tensor.is_floating_point() for tensor in sources):
+            return False
+        value = self.constants.tensor(node) if self.constants.is_fixed(node) else None
+        if value is None or value.numel() > max(tensor.numel() for tensor in sources):
+            return False
+        self.network.recast_constant(node, f"constants.{node.name}", value)
+        return True
+
+    def _drop_cast(self, node: fx.Node) -> bool:
+        """Remove a conversion to the number format that a value has already."""
+        name = node.target if node.op == "call_method" else node.target if node.target in _CASTS else ""
+        if name not in _CASTS or not node.args or not isinstance(node.args[0], fx.Node) or len(node.args) > 2:
+            return False
+        before, after = self._dtype(node.args[0]), self._dtype(node)
+        if before is None or before != after or node.kwargs.get("copy") or "device" in node.kwargs:
+            return False
+        target = node.args[1] if len(node.args) > 1 else node.kwargs.get("dtype", before)
+        if isinstance(target, torch.device | str) or (isinstance(target, fx.Node) and target not in self.sizes):
+            return False
+        source = node.args[0]
+        node.replace_all_uses_with(source)
+        self.network.erase([node])
+        return True
+
+    def _dtype(self, node: fx.Node) -> torch.dtype | None:
+        known = node.meta.get("val")
+        if known is not None:
+            return known.dtype if isinstance(known, torch.Tensor) else None
+        try:
+            return self.network.dtype_of(node)
+        except Exception:  # noqa: BLE001 (a graph that torch.fx traced wrongly can fail in any operator)
+            return None
 
     def drop_counters(self) -> None:
         """Remove the batch counters that torch.export wrote out beside batch norms in training mode."""
@@ -94,7 +150,8 @@ class _Lifter:
         for node in reversed(list(self.network.graph.nodes)):
             if node.op == "call_function" and node.target in _CHECKS and not node.users:
                 condition = node.args[0]
-                if not isinstance(condition, fx.Node) or condition in self.sizes:
+                about_form = node.target is torch.ops.aten._assert_tensor_metadata.default
+                if about_form or not isinstance(condition, fx.Node) or condition in self.sizes:
                     self.network.erase([node])
         # Messages of assertions read sizes too, and are no node of the graph.
         self.network.sweep()

@@ -96,8 +96,9 @@ _add("add", torch.add, ".add", _aten.add.Tensor, names="input other alpha", alph
 _add("add", ".add_", _aten.add_.Tensor, names="input other alpha", alpha=1, writes=True)
 _add("mul", operator.mul, torch.mul, torch.multiply, ".mul", ".multiply", _aten.mul.Tensor, names="input other")
 _add("mul", operator.imul, ".mul_", _aten.mul_.Tensor, names="input other", writes=True)
-_add("matmul", operator.matmul, torch.matmul, torch.bmm, ".matmul", ".bmm", names="input other")
-_add("matmul", _aten.matmul.default, _aten.bmm.default, names="input other")
+_add("matmul", operator.matmul, torch.matmul, torch.bmm, torch.mm, ".matmul", ".bmm", ".mm", names="input other")
+_add("matmul", _aten.matmul.default, _aten.bmm.default, _aten.mm.default, names="input other")
+_add("addmm", torch.addmm, _aten.addmm.default, names="bias input weight beta alpha", beta=1, alpha=1)
 _add("cat", torch.cat, torch.concat, torch.concatenate, _aten.cat.default, names="tensors dim", dim=0)
 
 _add(
@@ -140,6 +141,8 @@ _add(
     "layer_norm", torch.layer_norm, _aten.layer_norm.default,
     names="input normalized_shape weight bias eps cudnn_enable", weight=None, bias=None, eps=1e-5, cudnn_enable=True,
 )  # fmt: skip
+_add("rms_norm", F.rms_norm, torch.rms_norm, _aten.rms_norm.default,
+     names="input normalized_shape weight eps", weight=None, eps=None)  # fmt: skip
 _add("group_norm", F.group_norm, names="input num_groups weight bias eps", weight=None, bias=None, eps=1e-5)
 _add(
     "group_norm", _aten.group_norm.default, names="input num_groups weight bias eps cudnn_enabled",

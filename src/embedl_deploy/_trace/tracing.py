@@ -19,6 +19,7 @@ from embedl_deploy._graph.network import Example, Network
 from embedl_deploy._graph.proof import compare
 from embedl_deploy._graph.run import evaluating
 from embedl_deploy._trace.archive import load_exported
+from embedl_deploy._trace.computed import settle_weights
 from embedl_deploy._trace.export import from_graph_module, trace_export
 from embedl_deploy._trace.fx import TraceFailedError, TraceFailure, trace_fx, user_line
 from embedl_deploy._trace.recompose import functions_left, recompose
@@ -52,9 +53,10 @@ def trace(model: Model, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] 
         network = from_graph_module(copy, example)
         recompose(network, None)
         return Tracing(network, "graph", (), (), expected)
+    notes = settle_weights(copy)
     tracing = _trace_module(copy, example, expected)
     tracing.network.note_modules(copy)
-    return replace(tracing, expected=expected)
+    return replace(tracing, expected=expected, notes=(*notes, *tracing.notes))
 
 
 def _trace_module(model: nn.Module, example: Example | None, expected: Any) -> Tracing:

@@ -16,6 +16,7 @@ from embedl_deploy.patterns.conversions import (
     RemoveIdentityPattern,
     RemoveNeutralPattern,
     RemoveStochasticDepthPattern,
+    RMSNormPattern,
     SigmoidMultiplyToSiLUPattern,
     conv1x1_of,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "MergeIdentityBranchPattern",
     "MergeLinearsPattern",
     "MergePointwisePattern",
+    "RMSNormPattern",
     "RemoveDropoutPattern",
     "RemoveIdentityAdaptiveAvgPoolPattern",
     "RemoveIdentityPattern",

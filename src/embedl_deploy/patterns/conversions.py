@@ -167,6 +167,53 @@ class SigmoidMultiplyToSiLUPattern(Pattern):
         return Call(nn.SiLU().train(match.module("sigmoid").training), (0,))
 
 
+class RMSNormPattern(Pattern):
+    """Turn x / sqrt(mean(x²) + eps) · weight into the normalization it is."""
+
+    phase = Phase.CONVERSION
+    tree = Chain(
+        Fork(
+            Op(Multiply, name="scale"),
+            Chain(
+                Fork(
+                    Op(Multiply, name="normal"),
+                    Chain(
+                        Op(torch.pow, torch.square, torch.ops.aten.pow.Tensor_Scalar, name="square"),
+                        Op(torch.mean, name="mean"),
+                        Op(*_SUMS, name="sum"),
+                        Op(torch.rsqrt, torch.ops.aten.rsqrt.default, name="root"),
+                    ),
+                    Value("value"),
+                )
+            ),
+            Value("weight"),
+        )
+    )
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse other powers and dimensions, and weights that are computed."""
+        square, mean, total = (match.node(name) for name in ("square", "mean", "sum"))
+        weight, shape = match.view.tensor_of(match.input("weight")), match.shape(match.input("value"))
+        if square.args[0] is not match.input("value") or (len(square.args) > 1 and square.args[1] != 2):
+            return Refusal("it is not the mean of its own squares", informative=False)
+        last = shape is not None and mean.args[1] in ((-1,), (len(shape) - 1,)) and mean.args[2:] == (True,)
+        if not last or not isinstance(total.args[1], float):
+            return Refusal("it is not a mean over the last dimension plus a small number", informative=False)
+        if weight is None or shape is None or tuple(weight.shape) != shape[-1:]:
+            return Refusal("its weight is computed, or not one value for the last dimension")
+        return None
+
+    def replace(self, match: Match) -> Replacement:
+        """Put the normalization in place."""
+        weight, epsilon = match.view.tensor_of(match.input("weight")), match.node("sum").args[1]
+        assert weight is not None
+        assert isinstance(epsilon, float)
+        norm = nn.RMSNorm(weight.shape[0], eps=epsilon, device="meta")
+        norm.weight = weight if isinstance(weight, nn.Parameter) else nn.Parameter(weight, weight.requires_grad)
+        norm.train(match.module("scale").training)
+        return Call(norm, (match.inputs.index(match.input("value")),))
+
+
 class FlattenLinearToConv1x1Pattern(Pattern):
     """Turn a linear layer on a flattened 1×1 map into a 1×1 convolution and a flatten."""
 
@@ -324,6 +371,7 @@ TIDYING = (
     RemoveIdentityAdaptiveAvgPoolPattern,
     MeanToAdaptiveAvgPoolPattern,
     SigmoidMultiplyToSiLUPattern,
+    RMSNormPattern,
     *MERGING,
 )
 """What every target wants first."""

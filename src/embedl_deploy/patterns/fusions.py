@@ -138,9 +138,9 @@ class SiLUPattern(FusionPattern):
 
 
 class LayerNormPattern(FusionPattern):
-    """Layer normalization."""
+    """Layer normalization, with or without the mean (RMSNorm)."""
 
-    tree = Op(nn.LayerNorm, name="norm")
+    tree = Op(nn.LayerNorm, nn.RMSNorm, name="norm")
     fused = fused.FusedLayerNorm
 
 
@@ -148,4 +148,4 @@ class SmoothNormPattern(Pattern):
     """A normalization whose channels may be evened out into the layers that read it."""
 
     phase = Phase.SMOOTH
-    tree = Op(fused.FusedLayerNorm, nn.RMSNorm, name="norm")
+    tree = Op(fused.FusedLayerNorm, name="norm")

@@ -107,16 +107,24 @@ def test_a_batch_norm_that_stays_is_listed_with_its_reason() -> None:
     assert "also read by" in report.to_html()
 
 
+class Sliced(nn.Module):
+    """A weight that is cut to the width of the input: torch.fx does not know it, torch.export does."""
+
+    def __init__(self, *, by_value: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 16))
+        self.by_value = by_value
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        weight = self.weight[:, : value.shape[-1]]
+        return functional.linear(value, weight * value.mean() if self.by_value else weight)
+
+
 def test_the_tracer_that_leaves_fewer_functions_is_chosen() -> None:
-    """Without a known rank torch.fx cannot tell which batch norm a function is; here a weight is a view of another."""
-
-    class Sliced(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(8, 3, 3, 3))
-
-        def forward(self, value: torch.Tensor) -> torch.Tensor:
-            return functional.relu(functional.conv2d(value, self.weight.tanh()))
-
-    report = transform(Sliced().eval(), (torch.randn(1, 3, 8, 8),), ONNXRUNTIME).report
-    assert any("stay functions" in note and "not taken" in note for note in report.notes)
+    result = _transformed(Sliced().eval(), torch.randn(2, 12))
+    assert result.report.route == "export"
+    assert any("torch.export was chosen: 1 layers" in note for note in result.report.notes)
+    assert kinds(result.model) == ["FusedLinear"]
+    report = transform(Sliced(by_value=True).eval(), (torch.randn(2, 12),), ONNXRUNTIME).report
+    assert report.route == "fx"
+    assert any("which was not taken" in note for note in report.notes)
