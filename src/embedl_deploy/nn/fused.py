@@ -173,6 +173,15 @@ class FusedAdaptiveAvgPool2d(ElementwiseModule):
         """Pool."""
         return _then(self.pool, value)
 
+    @property
+    def is_global(self) -> bool:
+        """Whether it gives one value per channel, the only size for which runtimes have an integer kernel."""
+        return getattr(self.pool, "output_size", None) in (1, (1, 1), [1, 1])
+
+    def attach_stubs(self, inputs: tuple[QuantStub, ...], output: QuantStub | None) -> nn.Module:
+        """Compute on integers where it is a global average and its result is quantized too."""
+        return super().attach_stubs(inputs, output) if self.is_global else self
+
     def on_integers(
         self, values: Sequence[torch.Tensor], inputs: Sequence[kernels.Scale], output: kernels.Scale
     ) -> torch.Tensor:

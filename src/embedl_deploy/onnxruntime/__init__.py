@@ -85,8 +85,9 @@ class QuantizedAvgPoolPattern(_OnIntegers):
 
     def check(self, match: Match) -> Refusal | None:
         """Refuse a result of more than one value per channel."""
-        size = getattr(match.module("layer").pool, "output_size", None)
-        return None if size in (1, (1, 1)) else Refusal(f"a pooling to {size} is no global average")
+        layer = match.module("layer", layers.FusedAdaptiveAvgPool2d)
+        size = getattr(layer.pool, "output_size", None)
+        return None if layer.is_global else Refusal(f"a pooling to {size} is not a global average")
 
 
 class QuantizedMaxPoolPattern(_OnIntegers):

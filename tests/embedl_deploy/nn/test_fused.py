@@ -5,12 +5,14 @@ import torch
 from torch import nn
 
 from embedl_deploy import transform
+from embedl_deploy.backend import Backend, discover_backends
 from embedl_deploy.export._frozen import FrozenLinear
 from embedl_deploy.nn import (
     FusedLinearReLU,
     FusedSiLU,
     NumberFormat,
     Precision,
+    QuantizedElementwise,
     QuantizedLinear,
     QuantSpec,
     QuantStub,
@@ -18,6 +20,7 @@ from embedl_deploy.nn import (
 from embedl_deploy.nn.quantizers import Grid
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.pattern import Point
+from embedl_deploy.quantize import quantize
 
 FORM = NumberFormat(Precision.INT8, signed=False)
 ALL = (Point.INPUT, Point.WEIGHT, Point.OUTPUT)
@@ -101,3 +104,21 @@ def test_the_stub_behind_a_linear_is_written_to_the_file() -> None:
     frozen = FrozenLinear(layer.linear)
     assert frozen.output is not None
     assert frozen.output.label == "layer.linear"
+
+
+@pytest.mark.parametrize(("size", "on_integers"), [(1, True), ((1, 1), True), (3, False), ((3, 1), False)])
+@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt"])
+def test_only_a_global_pooling_runs_on_integers(size: int | tuple[int, int], on_integers: bool, backend: str) -> None:
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(size), nn.Conv2d(16, 16, 1)
+    model = nn.Sequential(*layers).eval()
+    value = torch.randn(2, 3, 9, 9)
+    result = quantize(transform(model, (value,), discovered(backend)).model, (value,), backend=backend)
+    found = [type(part).__name__ for part in result.modules() if isinstance(part, QuantizedElementwise)]
+    assert bool(found) is (on_integers and backend == "onnxruntime")
+    with torch.no_grad():
+        torch.testing.assert_close(result(value), model(value), rtol=0, atol=0.05)
+
+
+def discovered(name: str) -> Backend:
+    return next(backend for backend in discover_backends() if backend.name == name)
