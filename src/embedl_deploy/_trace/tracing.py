@@ -21,6 +21,7 @@ from embedl_deploy._graph.run import evaluating
 from embedl_deploy._trace.archive import load_exported
 from embedl_deploy._trace.computed import settle_weights
 from embedl_deploy._trace.export import from_graph_module, trace_export
+from embedl_deploy._trace.fitness import in_float32, mode_note, random_note, refuse_dropout
 from embedl_deploy._trace.fx import TraceFailedError, TraceFailure, trace_fx, user_line
 from embedl_deploy._trace.recompose import functions_left, recompose
 from embedl_deploy.errors import InputError, TraceError
@@ -48,15 +49,20 @@ def trace(model: Model, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] 
         model = model.module(check_guards=False)
     model = _unwrap(model)
     copy = clone_module(model)
+    example, converted = in_float32(copy, example)
     expected = _run(copy, example) if example is not None else None
     if isinstance(copy, fx.GraphModule):
         network = from_graph_module(copy, example)
         recompose(network, None)
-        return Tracing(network, "graph", (), (), expected)
-    notes = settle_weights(copy)
-    tracing = _trace_module(copy, example, expected)
-    tracing.network.note_modules(copy)
-    return replace(tracing, expected=expected, notes=(*notes, *tracing.notes))
+        tracing = Tracing(network, "graph", (), ())
+    else:
+        settled = (*mode_note(copy), *settle_weights(copy))
+        tracing = _trace_module(copy, example, expected)
+        tracing.network.note_modules(copy)
+        tracing = replace(tracing, notes=(*settled, *tracing.notes))
+    refuse_dropout(tracing.network)
+    notes = (*converted, *random_note(tracing.network), *tracing.notes)
+    return replace(tracing, expected=expected, notes=notes)
 
 
 def _trace_module(model: nn.Module, example: Example | None, expected: Any) -> Tracing:

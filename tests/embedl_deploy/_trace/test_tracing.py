@@ -285,15 +285,48 @@ def test_a_branch_on_the_mode_is_told() -> None:
     )
 
 
-def test_an_always_on_dropout_stays_on() -> None:
-    """Dropout with a constant flag is no module: eval() must not switch it off."""
+class Always(nn.Module):
+    """Dropout that eval() does not switch off."""
 
-    class Always(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return functional.dropout(x, 0.5, training=True)
+    def __init__(self, *, exported: bool) -> None:
+        super().__init__()
+        self.exported = exported
 
-    network = trace(Always().eval(), None, None).network
-    assert not [node for node in network.graph.nodes if node.op == "call_module"]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.exported:
+            x = x * (2 if float(x.shape[0]) else 1)
+        return functional.dropout2d(x, 0.5) if self.exported else functional.dropout(x, 0.5, training=True)
+
+
+def test_an_always_on_dropout_is_refused() -> None:
+    """A model that is random in eval mode cannot be proved: the error names the operator and what to write."""
+    for exported in (False, True):
+        model = nn.Sequential(nn.Conv2d(3, 4, 1), Always(exported=exported)).eval()
+        with pytest.raises(TraceError, match=r"'1\.[a-z_0-9]+' \(.*dropout.*self.training") as caught:
+            transform(model, (image(),), FUSIONS)
+        assert caught.value.place.startswith("1.")
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_number_formats_become_float32(kind: torch.dtype) -> None:
+    """The user's model keeps its own, and the report says so; shared weights stay shared."""
+    shared = nn.Conv2d(3, 3, 1)
+    model = nn.Sequential(shared, nn.BatchNorm2d(3), nn.ReLU(), shared).to(kind).eval()
+    result = transform(model, (image().to(kind),), FUSIONS)
+    assert {parameter.dtype for parameter in result.model.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in model.parameters()} == {kind}
+    assert result.report.proof is not None
+    assert result.report.proof.verdict == "exact"
+    name = str(kind).removeprefix("torch.")
+    assert f"the model has {name} weights; they were converted to float32" in result.report.notes[0]
+    with torch.no_grad():
+        close = torch.testing.assert_close
+        close(result.model(image()), model(image().to(kind)).float(), rtol=0, atol=0.05)
+
+
+def test_a_model_in_training_mode_is_told() -> None:
+    notes = transform(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout()), (image(),), FUSIONS).report.notes
+    assert any("the model is in training mode" in note and "call model.eval()" in note for note in notes)
 
 
 def test_in_place_operators_keep_their_meaning() -> None:
@@ -327,7 +360,8 @@ def test_a_random_model_is_told() -> None:
             return x + torch.rand_like(x)
 
     report = transform(Noisy().eval(), (image(),), FUSIONS).report
-    assert "its code is random, or keeps a state" in report.notes[0]
+    assert "the model is random: 'rand_like" in report.notes[0]
+    assert any("its code is random, or keeps a state" in note for note in report.notes)
 
 
 def test_the_given_model_is_not_changed() -> None:
