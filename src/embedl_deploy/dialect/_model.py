@@ -6,6 +6,7 @@ change placement and number formats without touching the graph.
 
 import base64
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
@@ -137,13 +138,15 @@ def read_entry(model: onnx.ModelProto, key: str, default: str) -> Any:
     return found
 
 
-def notes_of(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return what lowering gave up or left out, a line each.
+def notes_of(model: onnx.ModelProto | str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return what lowering gave up or left out, a line each, of a file or a model in memory.
 
     Raises:
-        ModelFileError: The metadata is damaged.
+        ModelFileError: The file cannot be read, or the metadata is damaged.
     """
-    return tuple(map(str, read_entry(model, NOTES, "[]")))
+    from embedl_deploy.dialect._files import load  # noqa: PLC0415 - it imports this file
+
+    return tuple(map(str, read_entry(load(model), NOTES, "[]")))
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
@@ -430,7 +433,7 @@ class _Reader:
 
     def _drop_constants(self) -> None:
         used = {name for node in self.graph.node for name in node.input} | self.outputs
-        used |= {name for node in self.graph.node for name in _captured(node)}
+        used |= {name for node in self.graph.node for name in captured_names(node)}
         kept = [value for value in self.graph.initializer if value.name in used and value.name not in self.qdq.weights]
         gone = {value.name for value in self.graph.initializer} - {value.name for value in kept}
         replace_all(self.graph.initializer, kept)
@@ -447,13 +450,13 @@ def _check_fit(name: str, shape: tuple[int, ...], params: Params) -> None:
         )
 
 
-def _captured(node: onnx.NodeProto) -> Iterable[str]:
+def captured_names(node: onnx.NodeProto) -> Iterable[str]:
     """Yield the names that a node's inner graphs read from outside."""
     for entry in node.attribute:
         for graph in (*entry.graphs, entry.g) if entry.type in (entry.GRAPH, entry.GRAPHS) else ():
             for inner in graph.node:
                 yield from inner.input
-                yield from _captured(inner)
+                yield from captured_names(inner)
 
 
 def _fold_weight_transposes(qdq: QdqModel) -> None:

@@ -8,21 +8,21 @@ next to a rounding edge may then differ by one step.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
-from embedl_deploy.dialect._model import QdqModel, Weight, attribute, read
+from embedl_deploy.dialect._model import QdqModel, Weight, attribute, captured_names, read
 from embedl_deploy.dialect._numbers import Params, change_sign
-from embedl_deploy.dialect._observe import make_session, window_of
+from embedl_deploy.dialect._observe import window_of
 from embedl_deploy.errors import InputError
 from embedl_deploy.integer import _kernels as kernels
+from embedl_deploy.integer._single import SingleOperator
 from embedl_kernels import Family, get_family
 
 
@@ -31,6 +31,9 @@ def _family(name: str) -> Family:
         return get_family(name)
     except KeyError as exc:
         raise InputError(str(exc.args[0])) from exc
+
+
+Settle = Callable[[str, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class IntegerModel:
         self._reads = Counter(self.qdq.edges.values())
         self._constants = {name: numpy_helper.to_array(value) for name, value in self.qdq.constants().items()}
         self._nodes = {node.name: node for node in self.qdq.graph.node}
-        self._sessions: dict[tuple[Any, ...], Any] = {}
+        self._operators: dict[tuple[str, tuple[bool, ...]], SingleOperator] = {}
 
     @property
     def inexact(self) -> tuple[str, ...]:
@@ -94,6 +97,7 @@ class IntegerModel:
         inputs: Mapping[str, np.ndarray],
         given: Mapping[str, np.ndarray],
         weights: Mapping[str, Weight] | None = None,
+        settle: Settle | None = None,
     ) -> dict[str, np.ndarray]:
         """Run the float graph, where edges with Q/DQ read given values; an edge without one reads what was computed.
 
@@ -101,12 +105,17 @@ class IntegerModel:
             inputs: Arrays by input name.
             given: Real values by tensor.
             weights: Weights to use instead of the file's own, by name.
+            settle: Sees every tensor that was computed, by name, and returns what the operators after it read.
 
         Returns:
             Every tensor that was computed, before rounding.
+
+        Raises:
+            ModelFileError: Neither ONNX Runtime nor onnx's reference evaluator runs an operator.
         """
         real = {**self._constants, **{name: np.asarray(value) for name, value in inputs.items()}}
         real |= {name: weight.real for name, weight in {**self.qdq.weights, **(weights or {})}.items()}
+        made = dict(real)
         for node in self.qdq.graph.node:
             values: list[np.ndarray | None] = []
             for index, name in enumerate(node.input):
@@ -114,33 +123,35 @@ class IntegerModel:
                 held = given.get(self.qdq.tensor_of[boundary]) if boundary is not None else None
                 values.append(held if held is not None else real[name] if name else None)
             names = [name for name in node.output if name]
-            real.update(zip(names, self.single(node, values), strict=True))
-        return real
+            for name, value in zip(names, self.single(node, values, real), strict=True):
+                made[name] = value
+                real[name] = value if settle is None else settle(name, value)
+        return made
 
-    def single(self, node: onnx.NodeProto, arrays: list[np.ndarray | None]) -> list[np.ndarray]:
-        """Run one operator by ONNX Runtime."""
-        key = (node.name, *(None if array is None else (array.dtype, array.ndim) for array in arrays))
-        names = [f"input{index}" if array is not None else "" for index, array in enumerate(arrays)]
-        if key not in self._sessions:
-            alone = onnx.NodeProto()
-            alone.CopyFrom(node)
-            del alone.input[:]
-            alone.input.extend(names)
-            values = [
-                helper.make_tensor_value_info(
-                    name, helper.np_dtype_to_tensor_dtype(array.dtype), [f"{name}_{axis}" for axis in range(array.ndim)]
-                )
-                for name, array in zip(names, arrays, strict=True)
-                if array is not None
-            ]
-            results = [helper.make_empty_tensor_value_info(name) for name in node.output if name]
-            graph = helper.make_graph([alone], "one", values, results)
-            model = helper.make_model(
-                graph, opset_imports=self.qdq.model.opset_import, ir_version=self.qdq.model.ir_version
-            )
-            self._sessions[key] = make_session(model)
-        feed = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
-        return list(self._sessions[key].run(None, feed))
+    def single(
+        self, node: onnx.NodeProto, arrays: Sequence[np.ndarray | None], outer: Mapping[str, np.ndarray] | None = None
+    ) -> list[np.ndarray]:
+        """Run one operator by ONNX Runtime, or by onnx's reference evaluator where that cannot.
+
+        Args:
+            node: The operator.
+            arrays: Its inputs, None for one that is left out.
+            outer: Tensors by name, for graphs inside the operator that read them.
+
+        Raises:
+            ModelFileError: Neither of them can.
+        """
+        constant = tuple(
+            array is not None and name in self._constants and (node.name, index) not in self.qdq.edges
+            for index, (name, array) in enumerate(zip(node.input, arrays, strict=True))
+        )
+        key = node.name, constant
+        if key not in self._operators:
+            self._operators[key] = SingleOperator(self.qdq.model, node, constant)
+        captured = (
+            {name: outer[name] for name in captured_names(node) if name in outer} if outer and node.attribute else {}
+        )
+        return self._operators[key].run(arrays, captured)
 
 
 class _Run:
@@ -211,7 +222,7 @@ class _Run:
     def _float(self, node: onnx.NodeProto) -> None:
         values = [self._value(node, index) for index in range(len(node.input))]
         names = [name for name in node.output if name]
-        self.real.update(zip(names, self.model.single(node, values), strict=True))
+        self.real.update(zip(names, self.model.single(node, values, self.real), strict=True))
 
     def _format(self, kernel: Kernel) -> Params:
         assert kernel.boundary is not None

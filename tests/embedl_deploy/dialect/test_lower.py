@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -110,10 +111,12 @@ def test_onnxruntime_gets_both_sides_from_observed_ranges() -> None:
     assert notes_of(found) == ()
 
 
-def test_a_missing_range_is_told() -> None:
-    """Without ranges the layer stays float, and the note says which tensor lacks one."""
+def test_a_missing_range_is_told(tmp_path: Path) -> None:
+    """Without ranges the layer stays float, and the note says which tensor lacks one; a file's path will do."""
     found = lower(tensorrt_residual(ranges=False), "onnxruntime-x86")
     assert any("Conv Conv:c1 stays in float" in note and "'c1'" in note for note in notes_of(found))
+    onnx.save(found, tmp_path / "net.onnx")
+    assert notes_of(tmp_path / "net.onnx") == notes_of(str(tmp_path / "net.onnx")) == notes_of(found)
 
 
 def _stream() -> onnx.ModelProto:

@@ -12,7 +12,7 @@ from onnx import helper
 from support.qdq import Graph, sample, tensorrt_residual
 
 from embedl_deploy.dialect import lower
-from embedl_deploy.errors import InputError
+from embedl_deploy.errors import InputError, ModelFileError
 from embedl_deploy.integer import IntegerModel
 
 
@@ -156,3 +156,37 @@ def test_wrong_inputs_are_named() -> None:
     integer = IntegerModel(lower(tensorrt_residual(), "onnxruntime-x86"))
     with pytest.raises(InputError, match=r"wants the inputs \['x'\], got \['z'\]"):
         integer.run({"z": np.zeros(1)})
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_an_operator_whose_sizes_the_runtime_asks_for(*, constant: bool) -> None:
+    """F.interpolate(size=...): ONNX Runtime opens a Resize only if it knows how many sizes there are."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 2, 4, 4]), 0.02, 128, "uint8")
+    sizes = net.constant("sizes", [1, 2, 7, 7], np.int64)
+    if not constant:
+        net.node("Shape", [net.input("like", [1, 2, 7, 7])], "shape")
+        sizes = "shape"
+    net.node("Resize", [x, "", "", sizes], "y", mode="linear")
+    model = net.model("y")
+    feed = sample(0, (1, 2, 4, 4)) | ({} if constant else {"like": np.zeros((1, 2, 7, 7), np.float32)})
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = IntegerModel(model).run(feed).outputs["y"]
+    assert np.array_equal(session.run(None, feed)[0], found)
+
+
+def test_an_operator_that_the_runtime_lacks() -> None:
+    """Onnx's reference evaluator runs it; an operator that nobody knows is one clear error."""
+    net = Graph(opset=22)
+    net.node("Cast", [net.input("x", [2, 3, 3])], "c", to=onnx.TensorProto.DOUBLE)
+    net.node("Det", ["c"], "y")
+    feed = sample(0, (2, 3, 3))
+    model = net.model("y")
+    with pytest.raises(Exception, match="Det"):
+        ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = np.linalg.det(feed["x"].astype(np.float64))
+    assert np.allclose(IntegerModel(model).run(feed).outputs["y"], wanted, rtol=1e-12)
+    model.graph.node[1].domain = "of.somebody"
+    model.opset_import.append(helper.make_opsetid("of.somebody", 1))
+    with pytest.raises(ModelFileError, match="The operator Det of 'Det:y' can be run alone neither by"):
+        IntegerModel(model).run(feed)
