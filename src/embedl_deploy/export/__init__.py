@@ -6,11 +6,14 @@ from embedl_deploy._extras import lazy
 
 if TYPE_CHECKING:
     from embedl_deploy.export._onnx import export_onnx as export_onnx
-    from embedl_deploy.export._verification import BoundaryRow, FamilyRow, OutputRow, Verification
+    from embedl_deploy.export._verification import BoundaryRow, FamilyRow, LayerRow, MetricRow, OutputRow, Verification
     from embedl_deploy.export._verify import verify
 
 __getattr__ = lazy(
-    __name__, _onnx="export_onnx", _verification="BoundaryRow FamilyRow OutputRow Verification", _verify="verify"
+    __name__,
+    _onnx="export_onnx",
+    _verification="BoundaryRow FamilyRow LayerRow MetricRow OutputRow Verification",
+    _verify="verify",
 )
 
-__all__ = ["BoundaryRow", "FamilyRow", "OutputRow", "Verification", "export_onnx", "verify"]
+__all__ = ["BoundaryRow", "FamilyRow", "LayerRow", "MetricRow", "OutputRow", "Verification", "export_onnx", "verify"]

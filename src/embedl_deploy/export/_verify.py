@@ -1,16 +1,18 @@
-"""`verify`: original, transformed, simulated and exported model side by side, per output and per quantized boundary.
+"""`verify`: original, transformed, simulated and exported model side by side, per output, layer and quantized boundary.
 
-Differences grow with depth, so a limit on the output says little. Two bounds are checked at every boundary instead,
-where nothing has grown yet: the runtime's kernel against exact integer arithmetic on the integers the runtime had
-before it, and the simulation in torch against the file's operators on the values the simulation had before it. The
-outputs have a low floor only, which tells another model from the same one.
+Differences grow with depth, so a limit on the output alone says little. Three bounds are checked at every boundary
+instead, where nothing has grown yet: the runtime's kernel against exact integer arithmetic on the integers the runtime
+had before it, the layers in torch against the file's operators on the values the model had before them, and the file's
+number formats against the simulated ones. The outputs are bounded too: the file as written by the simulated model, the
+file as it runs by the quality that the simulated model has against float.
 """
 
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import log10, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -19,52 +21,94 @@ import onnx
 import onnxruntime as ort
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from embedl_deploy.dialect import dialects, family_for, family_here, get_dialect, remedies_of
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._lower import is_integer_operator
-from embedl_deploy.dialect._model import DIALECT, LABELS, PLACED, Weight, metadata, read, read_entry
-from embedl_deploy.dialect._names import main_modules
+from embedl_deploy.dialect._model import DIALECT, LABELS, ORIGIN, PLACED, Weight, metadata, read, read_entry, write
+from embedl_deploy.dialect._names import main_modules, read_modules
+from embedl_deploy.dialect._numbers import Params
 from embedl_deploy.dialect._observe import Sample, by_input, make_session, run, to_array, with_outputs
 from embedl_deploy.dialect._origin import restore_origin
 from embedl_deploy.dialect._portable import digest_of
 from embedl_deploy.errors import InputError, ModelFileError, first_line
-from embedl_deploy.export._verification import BoundaryRow, FamilyRow, OutputRow, Verification
+from embedl_deploy.export._compare import Comparison
+from embedl_deploy.export._torch_stage import Feed, Recording, Stage, StubValue, call, first_random_layer, record
+from embedl_deploy.export._verification import (
+    FORMAT_BOUND,
+    BoundaryRow,
+    FamilyRow,
+    LayerRow,
+    MetricRow,
+    OutputRow,
+    Verification,
+)
+from embedl_deploy.export._walk import Difference, Walk, ends_of, has_float16, place_of
 from embedl_deploy.integer import IntegerModel, IntegerRun
-from embedl_deploy.nn import QuantStub
 from embedl_deploy.quantize import retarget
 from embedl_deploy.quantize._quantization import find_quantization
 from embedl_deploy.target import Target, TargetLike, get_target
 from embedl_kernels import EXACT, REQUIRES, Family, mismatch
 from embedl_kernels import families as all_families
 
-Stage = Callable[..., Any]
-# Both sides of a boundary round, so they may be one step apart; the rest is for sums in another order.
-_LAYER_BOUND = 1.01
+Metric = Callable[[nn.Module], float]
+# Of outputs that the runtime's float operators make from the same integers: it fuses those and sums in another order.
+_KERNELS_DB = 60.0
+# Of outputs where every kernel is an integer one: the same bits, but for the last of a float32.
+_EXACT_DB = 100.0
+# Shares of fewer samples are not compared: one sample more or less is points.
+_COUNTED = 50
+_STAGES = ("original", "transformed", "simulated")
+_TITLES = {"written": "the file as written", "file": "the file as it runs", "integer": "integer arithmetic"}
 
 
-def verify(
+@dataclass(frozen=True)
+class _Bounds:
+    """What the user may set."""
+
+    sqnr_db: float
+    written_db: float
+    drop_db: float
+    drop: float
+
+
+def verify(  # noqa: PLR0913 - stages, bounds and what is judged, each by name
     exported: onnx.ModelProto | str | os.PathLike[str],
     samples: Iterable[Sample],
     *,
     original: Stage | None = None,
     transformed: Stage | None = None,
     simulated: Stage | None = None,
-    min_sqnr_db: float = 6.0,
+    min_sqnr_db: float = 10.0,
+    min_written_db: float = 45.0,
+    max_drop_db: float = 20.0,
+    labels: Iterable[Any] | None = None,
+    metric: Metric | None = None,
+    max_drop: float = 0.02,
     target: TargetLike | None = None,
     families: Iterable[str] | None = None,
 ) -> Verification:
     """Compare an exported file with the models it came from, in ONNX Runtime on this machine.
 
+    It passes only if every stage agrees with the others within bounds that follow from the arithmetic; the result says
+    which stages were compared, what was not judged, and for a failure the first wrong layer.
+
     Args:
         exported: The file.
-        samples: Inputs: a tensor or array, a tuple of them in the order of the model's inputs, or arrays by input name.
+        samples: Inputs that were not calibrated on: a tensor or array, a tuple of them in the order of the model's
+            inputs, or arrays by input name, which the models in torch get by name too.
         original: The model before anything was done to it.
         transformed: The model after conversions and fusions.
-        simulated: The quantized model in torch; its boundaries are compared with the file's.
-        min_sqnr_db: What every output must reach against the other stages. Models that have nothing to do with each
-            other come out near 0 or below; raise it to demand a quality.
+        simulated: The quantized model in torch; its layers and boundaries are compared with the file's.
+        min_sqnr_db: What every output of a quantized file must reach against the float model.
+        min_written_db: What stages of the same arithmetic must reach against each other: the file as written (ONNX
+            Runtime with optimization off) against the simulated model, the transformed model against the original, a
+            float file against the model it was made from.
+        max_drop_db: How far the file as it runs may lie below the simulated model, both against the float model.
+        labels: The classes of each sample, so that accuracies are compared.
+        metric: Takes a model and returns a number, larger is better, as for `MaxDrop`; it is given every stage.
+        max_drop: How far accuracy or metric of the file may lie below the simulated model's, in the metric's own unit;
+            without labels, how far its agreement with the float model may.
         target: What the file is for: it must be written in its dialect, and the answers of its processor are predicted.
         families: Kernel families to predict the answers of, by name, or ``["all"]``: a row each says whether the file
             gives the same bits there, and if not, where it first differs and by how much.
@@ -74,8 +118,9 @@ def verify(
         InputError: There are no samples, or one does not fit or is not finite.
     """
     model = load(exported)
-    stages = {"original": original, "transformed": transformed, "simulated": _simulated_for(model, simulated)}
     dialect = metadata(model).get(DIALECT, "")
+    simulated = _simulated_for(simulated, metadata(model).get(PLACED, ""))
+    stages = {"original": original, "transformed": transformed, "simulated": simulated}
     families = [families] if isinstance(families, str) else list(families or ())
     chosen = None if target is None else get_target(target)
     if chosen is not None:
@@ -87,14 +132,18 @@ def verify(
             f"The file has integer operators ({', '.join(integer[:3])}), whose answers on other processors are not "
             "predicted; verify the Q/DQ file that it was made from."
         )
-    work = _Verifier(model, {name: stage for name, stage in stages.items() if stage is not None}, _wanted(families))
+    bounds = _Bounds(min_sqnr_db, min_written_db, max_drop_db, max_drop)
+    given = {name: stage for name, stage in stages.items() if stage is not None}
+    work = _Verifier(model, given, _wanted(families), bounds)
     count = 0
+    truths = None if labels is None else iter(labels)
     for sample in samples:
-        work.take(sample)
+        work.take(sample, None if truths is None else next(truths, None))
         count += 1
     if not count:
         raise InputError("There are no samples to verify with; give at least one.")
-    file = "" if isinstance(exported, onnx.ModelProto) else Path(exported).name
+    if metric is not None:
+        work.measure(metric)
     if integer:
         work.notes.append(
             f"The file has integer operators ({', '.join(integer[:3])}): their kernels were not judged, only outputs. "
@@ -104,16 +153,12 @@ def verify(
         work.notes.append(f"Judged with ONNX Runtime's kernels on this machine; those of {dialect} were not run.")
     if chosen is not None and chosen.runtime_version not in ("", ort.__version__):
         work.notes.append(f"Run in ONNX Runtime {ort.__version__}; {chosen.name} has {chosen.runtime_version}.")
-    return Verification(
-        work.output_rows(min_sqnr_db), work.boundary_rows(), count, tuple(work.notes), file, dialect, work.here.name,
-        work.cause(), work.family_rows(), remedies_of(model),
-        mismatch(metadata(model).get(REQUIRES, ""), work.here),
-    )  # fmt: skip
+    file = "" if isinstance(exported, onnx.ModelProto) else Path(exported).name
+    return work.result(count, file, dialect)
 
 
-def _simulated_for(exported: onnx.ModelProto, model: Stage | None) -> Stage | None:
-    """Return a quantized model as it is in a file that was written from it: one calibration serves many dialects."""
-    placed = metadata(exported).get(PLACED, "")
+def _simulated_for(model: Stage | None, placed: str) -> Stage | None:
+    """Return a quantized model as it is in the file of the dialect that it was placed for."""
     record = find_quantization(model) if isinstance(model, nn.Module) else None
     if record is None or placed not in record.placement.variants:
         return model
@@ -141,79 +186,134 @@ def _wanted(names: Sequence[str]) -> tuple[Family, ...]:
     return all_families() if "all" in names else tuple(family_for(name) for name in names)
 
 
-class _Comparison:
-    """Sums for one comparison."""
+class _FileModel(nn.Module):
+    """A file as a model in torch, for a metric."""
 
-    def __init__(self) -> None:
-        self.signal = self.noise = self.largest = 0.0
-        self.same = self.rows = 0
+    def __init__(self, session: Any, names: Sequence[str]) -> None:
+        super().__init__()
+        self._session, self._names = session, names
 
-    def add(self, reference: np.ndarray, values: np.ndarray) -> None:
-        if reference.shape != values.shape:
-            raise InputError(f"Outputs have the shapes {reference.shape} and {values.shape}: not the same model.")
-        wanted = reference.astype(np.float64)
-        with np.errstate(invalid="ignore"):  # an output that is not finite makes the result no number: it is judged
-            difference = values.astype(np.float64) - wanted
-        self.signal += float(np.sum(wanted**2))
-        self.noise += float(np.sum(difference**2))
-        self.largest = float(np.maximum(self.largest, np.max(np.abs(difference), initial=0.0)))
-        first, second = np.atleast_2d(reference), np.atleast_2d(values)
-        flat = (first.shape[0], -1)
-        self.same += int(np.sum(first.reshape(flat).argmax(1) == second.reshape(flat).argmax(1)))
-        self.rows += first.shape[0]
-
-    @property
-    def decibels(self) -> float:
-        return float(10 * np.log10(max(self.signal, 1e-300) / self.noise)) if self.noise else float("inf")
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+        """Run the file."""
+        feed = {**dict(zip(self._names, map(to_array, args), strict=False)),
+                **{name: to_array(value) for name, value in kwargs.items()}}  # fmt: skip
+        found = [torch.from_numpy(np.asarray(value)) for value in run(self._session, None, feed)]
+        return found[0] if len(found) == 1 else tuple(found)
 
 
 class _Verifier:
     """Runs the stages sample by sample and keeps sums, never samples."""
 
-    def __init__(self, model: onnx.ModelProto, stages: dict[str, Stage], targets: tuple[Family, ...]) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, stages: dict[str, Stage], targets: tuple[Family, ...], bounds: _Bounds
+    ) -> None:
         self.model = model
         self.stages = stages
+        self.bounds = bounds
         self.notes: list[str] = []
         self.here = family_here()
         # The judge adds up exactly, whatever this processor does: a file is proved by its own arithmetic.
         self.integer = IntegerModel(model, family=replace(self.here, u8s8=EXACT, wraps=""))
+        self.unrun = ""  # why integer arithmetic cannot be computed
         self.origin = _origin_weights(model)
         self.explanation = _Explanation(IntegerModel(model, family=self.here)) if self.here.saturates else None
         self.predictions = [_FamilyPrediction(model, target) for target in dict.fromkeys(targets)]
         self.outputs = [value.name for value in model.graph.output]
         names = self.integer.qdq.integers
         self.watched = {boundary: names[boundary] for boundary in self.integer.qdq.tensor_of if boundary in names}
+        self.is_quantized = bool(self.watched or self.integer.qdq.weights)
         self.plain = self._open(model)
         self.tapped = self._open(with_outputs(model, self.watched.values()))
+        self.written = self._open_as_written(model)
         self.inputs = [value.name for value in self.plain.get_inputs()]
-        self.tallies: dict[tuple[str, str, str], _Comparison] = {}
+        self.float = next((name for name in ("original", "transformed") if name in stages), "")
+        self.tallies: dict[tuple[str, str, str], Comparison] = {}
         self.steps: dict[str, int] = dict.fromkeys(self.watched, 0)
         self.simulated: dict[str, float] = {}
-        self.layers: dict[str, float] = {}
-        self.sides: dict[str, _Comparison] = {}
+        self.sides: dict[str, Comparison] = {}
+        self.float_sides: dict[str, dict[int, Comparison]] = {}
         self.labels = _labels(model, self.integer)
+        self.stubs: dict[str, list[StubValue]] = {}
+        self.seen = self.calibrated = 0
+        self.random: str | None = None
+        self.first: Feed | None = None
+        self.right: dict[str, list[int]] = {}
+        self.metrics: dict[str, float] = {}
+        self.graph = _FileGraph(model, self.integer)
+        # The model whose layers the file must have, where it is given
+        self.judged = "simulated" if "simulated" in stages else "" if self.is_quantized else _last(stages)
+        self.placed = not _lowering_moved(model)
+        self.walk = Walk(self.integer, self.labels, self.placed, self.outputs) if self.judged else None
+        self.walked_weights: Mapping[str, Weight] = {}
 
-    def take(self, sample: Sample) -> None:
+    # -- one sample ---------------------------------------------------------------------------------------------------
+
+    def take(self, sample: Sample, truth: Any = None) -> None:
         """Run every stage on one sample."""
-        feed = by_input(sample, self.inputs)
-        taps: dict[str, np.ndarray] = {}
-        results: dict[str, list[np.ndarray]] = {}
-        for name, stage in self.stages.items():
-            results[name] = self._call(stage, feed, taps if name == "simulated" else None)
-        results["file"] = run(self.plain, None, feed)
-        results["integer"] = [self.integer.run(feed).outputs[name] for name in self.outputs]
+        feed = Feed(by_input(sample, self.inputs), self.inputs, isinstance(sample, Mapping))
+        if self.first is None:
+            self.first = feed
+            self._look_for_random_layers(feed)
+        self._count(feed)
+        results = {name: call(stage, feed) for name, stage in self.stages.items()}
+        recording = record(self.stages[self.judged], feed) if self.judged else None
+        results["file"] = run(self.plain, None, feed.arrays)
+        if self.written is not None:
+            results["written"] = run(self.written, None, feed.arrays)
+        exact = self._by_integers(feed)
+        if exact is not None:
+            results["integer"] = [exact.outputs[name] for name in self.outputs]
         if self.predictions:
-            exact = self.exact.run(feed)
+            plain = self.exact.run(feed.arrays)
             for prediction in self.predictions:
-                prediction.take(feed, exact)
+                prediction.take(feed.arrays, plain)
         self._compare_outputs(results)
-        # Asked for no name, ONNX Runtime gives every output.
-        values = run(self.tapped, list(self.watched.values()), feed) if self.watched else []
-        given = dict(zip(self.watched, values, strict=True))
-        self._compare_kernels(feed, given)
-        self._compare_taps(given, taps)
-        if taps:
-            self._compare_layers(feed, taps)
+        if truth is not None:
+            self._compare_labels(results, truth)
+        asked = [*self.watched.values(), *self.outputs]
+        values = dict(zip(asked, run(self.tapped, asked, feed.arrays), strict=True))
+        given = {boundary: values[name] for boundary, name in self.watched.items()}
+        if exact is not None:
+            self._compare_kernels(feed, given, {name: values[name] for name in self.outputs})
+        if recording is not None and not self.unrun:
+            self._compare_layers(feed, recording, given)
+        if self.float and self.is_quantized:
+            self._compare_with_float(feed, given)
+
+    def _look_for_random_layers(self, feed: Feed) -> None:
+        for stage in self.stages.values():
+            if self.random is None:
+                self.random = first_random_layer(stage, feed)
+
+    def _count(self, feed: Feed) -> None:
+        """Count samples, and those among them that the model was calibrated on."""
+        sizes = {len(array) for array in feed.arrays.values() if array.ndim}
+        rows = sizes.pop() if len(sizes) == 1 else 1
+        self.seen += rows
+        if self.calibration:
+            for row in range(rows):
+                parts = [feed.arrays[name][row : row + 1] for name in self.inputs if feed.arrays[name].ndim]
+                self.calibrated += _digest(parts) in self.calibration
+
+    @cached_property
+    def calibration(self) -> frozenset[str]:
+        """What the simulated model was calibrated on, as far as it is kept."""
+        model = self.stages.get("simulated")
+        found = find_quantization(model) if isinstance(model, nn.Module) else None
+        return (
+            frozenset(_digest([to_array(value) for value in sample]) for sample in found.samples)
+            if found
+            else frozenset()
+        )
+
+    def _by_integers(self, feed: Feed) -> IntegerRun | None:
+        if self.unrun:
+            return None
+        try:
+            return self.integer.run(feed.arrays)
+        except ModelFileError as exc:
+            self.unrun = str(exc)
+            return None
 
     def _open(self, model: onnx.ModelProto) -> Any:
         """Open a session; a file that ONNX Runtime cannot optimize is run as it is written."""
@@ -229,61 +329,287 @@ class _Verifier:
             self.notes += [note] if note not in self.notes else []
             return session
 
-    def _call(self, stage: Stage, feed: dict[str, np.ndarray], taps: dict[str, np.ndarray] | None) -> list[np.ndarray]:
-        """Call a model in torch, in eval mode, watching its boundaries if asked."""
-        tensors = [torch.from_numpy(feed[name]) for name in self.inputs]
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if isinstance(stage, nn.Module):
-                was = stage.training
-                stage.eval()
-                stack.callback(stage.train, was)
-                if taps is not None:
-                    self._tap(stage, taps, stack)
-            result = stage(*tensors)
-        return [to_array(leaf) for leaf in pytree.tree_leaves(result)]
-
-    def _tap(self, model: nn.Module, taps: dict[str, np.ndarray], stack: ExitStack) -> None:
-        def keep(stub: nn.Module, _args: Any, value: Any) -> None:
-            assert isinstance(stub, QuantStub)
-            if stub.quantizes and stub.label in self.labels:
-                taps[self.labels[stub.label]] = to_array(value)
-
-        for part in model.modules():
-            if isinstance(part, QuantStub):
-                stack.callback(part.register_forward_hook(keep).remove)
+    def _open_as_written(self, model: onnx.ModelProto) -> Any:
+        """Open the file with optimization off; where a remedy changed its weights, with those that were simulated."""
+        if self.origin:
+            qdq = read(model)
+            qdq.weights |= self.origin
+            model = write(qdq)
+        try:
+            return make_session(model, graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        except Exception as exc:  # noqa: BLE001 - onnxruntime raises classes of its own, made in C++
+            self.notes.append(f"ONNX Runtime runs this file with its optimization only: {first_line(exc)}")
+            return None
 
     def _compare_outputs(self, results: dict[str, list[np.ndarray]]) -> None:
-        order = list(results)
-        pairs = [(stage, order[0]) for stage in order[1:]]
-        if "simulated" in results and order[0] != "simulated":
-            pairs.append(("file", "simulated"))
-        if order[0] != "file":
-            pairs.append(("integer", "file"))
+        pairs = [(stage, self.float) for stage in results if self.float and stage != self.float]
+        if "simulated" in results:
+            pairs += [(stage, "simulated") for stage in ("written", "file") if stage in results]
+        pairs += [("integer", "file")] if "integer" in results else []
         for stage, against in dict.fromkeys(pairs):
             if len(results[stage]) != len(self.outputs) or len(results[against]) != len(self.outputs):
                 raise InputError(f"{stage!r} or {against!r} has not the {len(self.outputs)} outputs of the file.")
             for name, values, reference in zip(self.outputs, results[stage], results[against], strict=True):
-                self.tallies.setdefault((name, stage, against), _Comparison()).add(reference, values)
+                self.tallies.setdefault((name, stage, against), Comparison()).add(reference, values)
 
-    def _compare_kernels(self, feed: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
-        for boundary, steps in _steps_apart(given, self.integer.run(feed, given).boundaries).items():
+    def _compare_labels(self, results: dict[str, list[np.ndarray]], truth: Any) -> None:
+        wanted = to_array(truth).reshape(-1)
+        for stage in (*_STAGES, "file"):
+            if stage in results:
+                scores = results[stage][0]
+                if scores.ndim < 2 or len(scores) != len(wanted):
+                    raise InputError(
+                        f"The labels of a sample are {len(wanted)} classes, and the first output has the shape "
+                        f"{list(scores.shape)}; give a class per row, or a metric."
+                    )
+                count = self.right.setdefault(stage, [0, 0])
+                count[0] += int(np.sum(scores.reshape(len(scores), -1).argmax(1) == wanted))
+                count[1] += len(wanted)
+
+    def measure(self, metric: Metric) -> None:
+        """Ask the user's metric about every stage."""
+        for name, stage in self.stages.items():
+            if isinstance(stage, nn.Module):
+                with torch.no_grad():
+                    self.metrics[name] = float(metric(stage))
+        self.metrics["file"] = float(metric(_FileModel(self.plain, self.inputs)))
+
+    def _compare_kernels(self, feed: Feed, given: dict[str, np.ndarray], outputs: dict[str, np.ndarray]) -> None:
+        made = self.integer.run(feed.arrays, given)
+        for boundary, steps in _steps_apart(given, made.boundaries).items():
             self.steps[boundary] = max(self.steps[boundary], steps)
-        if self.explanation is not None and any(self.steps.values()):
-            self.explanation.take(feed, given)
+        far = False
+        for name, values in outputs.items():
+            tally = self.tallies.setdefault((name, "kernels", "file"), Comparison())
+            tally.add(values, made.outputs[name])
+            far = far or tally.decibels < _KERNELS_DB
+        if self.explanation is not None and (far or any(self.steps.values())):
+            self.explanation.take(feed.arrays, given, outputs)
 
     @cached_property
     def exact(self) -> IntegerModel:
         """The file by its own arithmetic, as processors with VNNI compute it."""
         return IntegerModel(self.model)
 
-    def cause(self) -> str:
-        """Say why boundaries are outside, where this processor's kernels explain it."""
-        outside = [row for row in self.boundary_rows() if row.kernel_lsb > row.kernel_bound]
-        if self.explanation is None or not outside or not self.explanation.explains:
+    def _compare_layers(self, feed: Feed, recording: Recording, given: dict[str, np.ndarray]) -> None:
+        """Run the file's operators in float on the model's values and compare what they make."""
+        assert self.walk is not None
+        if not self.stubs:
+            self._meet_stubs(recording)
+            self.walked_weights = self._chosen_weights(feed, recording)
+        made = self.walk.take(feed.arrays, recording, self.walked_weights)
+        for name, reference in zip(self.outputs, recording.outputs, strict=False):
+            if reference.shape == made[name].shape and reference.dtype.kind == "f":
+                self.walk.compare(name, made[name], reference)
+        for boundary, values in given.items():
+            params = self.integer.qdq.params[boundary]
+            stub = next(iter(self._stubs_at(boundary, recording)), None)
+            if stub is None or stub.after.shape != values.shape or not params.scale > 0:
+                continue
+            real = params.dequantize(values)
+            steps = np.abs(real.astype(np.float64) - stub.after) / float(params.scale)
+            self.simulated[boundary] = max(self.simulated.get(boundary, 0.0), float(np.rint(steps.max(initial=0.0))))
+            self.sides.setdefault(boundary, Comparison()).add(stub.after, real)
+
+    def _stubs_at(self, boundary: str, recording: Recording) -> list[StubValue]:
+        tensor = self.integer.qdq.tensor_of[boundary]
+        return [
+            value for label, value in recording.stubs.items()
+            if value.stub.quantizes and self.labels.get(label) == tensor
+        ]  # fmt: skip
+
+    def _meet_stubs(self, recording: Recording) -> None:
+        for label, value in recording.stubs.items():
+            if value.stub.quantizes and label in self.labels:
+                self.stubs.setdefault(self.labels[label], []).append(value)
+
+    def _chosen_weights(self, feed: Feed, recording: Recording) -> Mapping[str, Weight]:
+        """Return the weights that were simulated: the file's own, or those before a remedy changed them."""
+        if not self.origin:
+            return {}
+        wrong = []
+        for weights in ({}, self.origin):
+            walk = Walk(self.integer, self.labels, self.placed, self.outputs)
+            walk.take(feed.arrays, recording, weights)
+            wrong.append(sum(not entry.inside for entry in walk.differences.values()))
+        return self.origin if wrong[1] < wrong[0] else {}
+
+    def _compare_with_float(self, feed: Feed, given: dict[str, np.ndarray]) -> None:
+        """Compare the boundaries of the running file with the float model, to name where quality is lost."""
+        name = "transformed" if "transformed" in self.stages else self.float
+        recording = record(self.stages[name], feed)
+        for boundary, values in given.items():
+            tensor, params = self.integer.qdq.tensor_of[boundary], self.integer.qdq.params[boundary]
+            candidates = [feed.arrays[tensor]] if tensor in feed.arrays else self.graph.twins(tensor, recording)
+            tallies = self.float_sides.setdefault(boundary, {})
+            for index, candidate in enumerate(candidates):
+                if candidate.shape == values.shape and candidate.dtype.kind == "f":
+                    tallies.setdefault(index, Comparison()).add(candidate, params.dequantize(values))
+
+    # -- the result ---------------------------------------------------------------------------------------------------
+
+    def result(self, count: int, file: str, dialect: str) -> Verification:
+        """Put the rows together."""
+        outputs, boundaries, layers = self._output_rows(), self._boundary_rows(), self._layer_rows()
+        metrics = self._metric_rows()
+        found = Verification(
+            outputs, boundaries, count, tuple(self._notes()), file, dialect, self.here.name,
+            self._cause(outputs, boundaries), self.family_rows(), remedies_of(self.model),
+            mismatch(metadata(self.model).get(REQUIRES, ""), self.here), layers, metrics, self._compared(),
+            self._unjudged(), self.random,
+        )  # fmt: skip
+        return found if found.passed else replace(found, first_wrong=self._first_wrong(found))
+
+    def _notes(self) -> Iterator[str]:
+        yield from self.notes
+        if self.seen < 2:
+            yield "One sample says little; give several that the model was not calibrated on."
+        if self.calibrated:
+            yield (
+                f"{self.calibrated} of {self.seen} samples were calibrated on: on those every quantized model looks "
+                "better than it is; give others."
+            )
+
+    def _compared(self) -> tuple[str, ...]:
+        names = ["file"] if self.written is None else ["written", "file"]
+        names += [] if self.unrun else ["integer"]
+        return (*self.stages, *(_TITLES[name] for name in names))
+
+    def _unjudged(self) -> tuple[str, ...]:
+        found = []
+        if not self.float:
+            found.append("the quality against the float model (give original=)")
+        if self.is_quantized and "simulated" not in self.stages:
+            found.append("the file against the quantized model in torch (give simulated=)")
+        if self.unrun:
+            found.append(f"the file's integer arithmetic ({self.unrun})")
+        return tuple(found)
+
+    def _output_rows(self) -> tuple[OutputRow, ...]:
+        rows = [
+            OutputRow(name, stage, against, tally.largest, tally.decibels, tally.agreement,
+                      *self._bound(name, stage, against, tally))
+            for (name, stage, against), tally in self.tallies.items()
+        ]  # fmt: skip
+        if self.walk is not None and not self.unrun:
+            for name in self.outputs:
+                if (entry := self.walk.differences.get(name)) is not None:
+                    bound = -20 * log10(entry.allowed)
+                    rows.append(OutputRow(name, "layers", self.judged, entry.largest, _as_decibels(entry.share), 1.0,
+                                          bound, 0.0, "sums in another order, of the largest value"))  # fmt: skip
+        return tuple(rows)
+
+    def _bound(self, name: str, stage: str, against: str, tally: Comparison) -> tuple[float, float, str]:
+        """Return the decibels and the agreement that two stages must have, and why."""
+        bounds, pair = self.bounds, (stage, against)
+        base = self.tallies.get((name, "simulated", against)) if pair == ("file", self.float) else None
+        if tally.is_integer:
+            return float("-inf"), self._least_equal(pair, tally, base), "equal entries"
+        if stage == "kernels":
+            return _KERNELS_DB, 0.0, "the same integers before it"
+        if pair == ("integer", "file") and not self.integer.inexact and not has_float16(self.model):
+            return _EXACT_DB, 0.0, "integer kernels only"
+        alike = pair == ("transformed", "original") or (against == self.float and not self.is_quantized)
+        if alike or (pair == ("written", "simulated") and self.placed):
+            weights = " with the simulated weights" if stage == "written" and self.origin else ""
+            return bounds.written_db, 0.0, f"the same arithmetic{weights}"
+        if base is None:
+            return bounds.sqnr_db, 0.0, ""
+        least = base.decibels - bounds.drop_db
+        why = f"{bounds.drop_db:g} dB below simulated" if least > bounds.sqnr_db else ""
+        return max(least, bounds.sqnr_db), self._least_agreement(base), why
+
+    def _least_equal(self, pair: tuple[str, str], tally: Comparison, base: Comparison | None) -> float:
+        """Return the share of an output's integers that must be equal; one of them may always differ."""
+        if pair in (("kernels", "file"), ("transformed", "original")):
+            return 1.0
+        least = (1.0 if base is None else base.agreement) - self.bounds.drop
+        return min(least, 1 - 1 / max(tally.rows, 1))
+
+    def _least_agreement(self, simulated: Comparison) -> float:
+        """Return the agreement with float that the file must have: that of the simulated model, less a few points."""
+        if not simulated.is_classes or simulated.rows < _COUNTED:
+            return 0.0
+        share = simulated.agreement
+        return max(0.0, share - self.bounds.drop - 2 * sqrt(share * (1 - share) / simulated.rows))
+
+    def _metric_rows(self) -> tuple[MetricRow, ...]:
+        accuracies = {stage: right / of for stage, (right, of) in self.right.items()}
+        rows = []
+        for values in (accuracies, self.metrics):
+            base = values.get("simulated", values.get(self.float))
+            for stage, value in values.items():
+                least = None if stage != "file" or base is None else base - self.bounds.drop
+                rows.append(MetricRow(stage, value, least))
+        return tuple(rows)
+
+    def _boundary_rows(self) -> tuple[BoundaryRow, ...]:
+        makers = {kernel.boundary: kernel for kernel in self.integer.kernels if kernel.boundary is not None}
+        inexact = set(self.integer.inexact)
+        rows = []
+        for boundary in self.watched:
+            tensor = self.integer.qdq.tensor_of[boundary]
+            kernel, node = makers.get(boundary), self.graph.makers.get(tensor)
+            name = kernel.node.name if kernel is not None else node.name if node is not None else ""
+            what = kernel.name if kernel is not None else node.op_type if node is not None else "input"
+            bound = int(name in inexact)
+            entry, scale = self._difference(tensor), float(np.max(self.integer.qdq.params[boundary].scale))
+            layer = None if entry is None else entry.largest / scale
+            layer_bound = 0.5 if entry is None else entry.allowed * entry.at / scale
+            form = self._format_difference(boundary)
+            inside = self.steps[boundary] <= bound and (entry is None or entry.inside)
+            inside = inside and (form is None or form <= FORMAT_BOUND)
+            side, sides = self.sides.get(boundary), self.float_sides.get(boundary, {}).values()
+            rows.append(
+                BoundaryRow(
+                    tensor, self.graph.modules.get(name, ""), what, self.steps[boundary], bound, layer,
+                    self.simulated.get(boundary), None if side is None else side.decibels, inside, layer_bound, form,
+                    max((one.decibels for one in sides), default=None),
+                )
+            )  # fmt: skip
+        held = set(self.integer.qdq.tensor_of.values())
+        for tensor in self.stubs if self.placed and self.is_quantized else ():
+            if tensor not in held and (tensor in self.graph.makers or tensor in self.inputs):
+                module = self.graph.name_of(tensor)
+                rows.append(BoundaryRow(tensor, module, "no Q/DQ", 0, 0, None, None, None, False,
+                                        format_lsb=float("inf")))  # fmt: skip
+        return tuple(sorted(rows, key=lambda row: self.graph.position(row.tensor)))
+
+    def _difference(self, tensor: str) -> Difference | None:
+        return None if self.walk is None else self.walk.differences.get(tensor)
+
+    def _format_difference(self, boundary: str) -> float | None:
+        """Return by how many steps the ends of a format are away from the nearest stub's on the same value."""
+        tensor, params = self.integer.qdq.tensor_of[boundary], self.integer.qdq.params[boundary]
+        if not self.stubs or not self.placed or params.axis is not None:
+            return None
+        found = []
+        for value in self.stubs.get(tensor, ()):
+            scale = max(float(value.stub.scale.detach().abs()), 1e-30)
+            wanted, have = ends_of(value), params.bounds
+            if not np.isfinite(wanted[0]):
+                found.append(abs(float(params.scale) / scale - 1) * 255)
+            else:
+                found.append(max(abs(have[0] - wanted[0]), abs(have[1] - wanted[1])) / scale)
+        return min(found, default=float("inf"))
+
+    def _layer_rows(self) -> tuple[LayerRow, ...]:
+        if self.walk is None:
+            return ()
+        return tuple(
+            LayerRow(self.graph.name_of(tensor), tensor, self.graph.operator_of(tensor), entry.share, entry.allowed)
+            for tensor, entry in self.walk.differences.items()
+        )
+
+    def _cause(self, outputs: Sequence[OutputRow], boundaries: Sequence[BoundaryRow]) -> str:
+        """Say why kernels are outside, where this processor's explain it."""
+        outside = [row for row in boundaries if row.kernel_lsb > row.kernel_bound]
+        far = [row for row in outputs if row.stage == "kernels" and not row.inside]
+        if self.explanation is None or not (outside or far) or not self.explanation.explains:
             return ""
+        what = f"{len(outside)} boundaries" if outside else f"{len(far)} outputs"
         return (
-            f"{self.here.cause}; {len(outside)} boundaries differ from the file's arithmetic, each by what that "
+            f"{self.here.cause}; {what} differ from the file's arithmetic, each by what that "
             "predicts. Write the portable file: export_onnx(..., dialect='onnxruntime-x86'), or embedl-deploy relower "
             "FILE PORTABLE --dialect onnxruntime-x86"
         )
@@ -292,58 +618,145 @@ class _Verifier:
         modules = main_modules(self.model)
         return tuple(prediction.row(modules) for prediction in self.predictions)
 
-    def _compare_taps(self, given: dict[str, np.ndarray], taps: dict[str, np.ndarray]) -> None:
-        for boundary, values in given.items():
-            params = self.integer.qdq.params[boundary]
-            tap = taps.get(self.integer.qdq.tensor_of[boundary])
-            if tap is None or tap.shape != values.shape or not params.scale > 0:
+    # -- the first wrong layer ----------------------------------------------------------------------------------------
+
+    def _first_wrong(self, found: Verification) -> str:
+        if found.random_layer is not None:
+            return found.random_layer or "the model's own forward"
+        far = {(row.stage, row.against) for row in found.outputs if not row.inside}
+        places = [row.tensor for row in found.boundaries if not row.inside]
+        if any(stage == "layers" for stage, _ in far) or places:
+            places += [row.tensor for row in found.layers if not row.inside]
+        if places:
+            return self.graph.name_of(min(places, key=self.graph.position))
+        if ("kernels", "file") in far or far == {("integer", "file")}:
+            return self.graph.last_kernel(next(row.output for row in found.outputs if not row.inside))
+        if ("transformed", "original") in far:
+            return self._first_in_torch()
+        return self._where_quality_falls(found)
+
+    def _first_in_torch(self) -> str:
+        """Return the first layer of the transformed model that is not what the original has."""
+        assert self.first is not None
+        before, after = record(self.stages["original"], self.first), record(self.stages["transformed"], self.first)
+        for place, values in after.values.items():
+            names = after.modules.get(place, ())
+            candidates = [array for name in names for array in before.values.get(name, [])]
+            same = [array for array in candidates if values and array.shape == values[0].shape]
+            if same and max(_decibels(array, values[0]) for array in same) < self.bounds.written_db:
+                return names[0] or place
+        return "the model's own forward"
+
+    def _where_quality_falls(self, found: Verification) -> str:
+        """Return the layer whose boundary is the first to have about the noise of the worst output."""
+        rows = [row for row in found.outputs if not row.inside and row.stage in ("file", "simulated", "written")]
+        worst = min((row.sqnr_db for row in rows), default=self.bounds.sqnr_db)
+        by_float = any(row.against == self.float for row in rows)
+        for row in found.boundaries:
+            level = row.float_db if by_float else row.sqnr_db
+            if level is not None and level <= worst + 3:
+                return self.graph.name_of(row.tensor)
+        return self.graph.name_of(rows[0].output if rows else self.outputs[0])
+
+
+class _FileGraph:
+    """Where the tensors of a file come from."""
+
+    def __init__(self, model: onnx.ModelProto, integer: IntegerModel) -> None:
+        self.modules = main_modules(model)
+        self.all_modules = read_modules(model)
+        self.kernels = integer.kernels
+        graph = integer.qdq.graph
+        self.edges = integer.qdq.edges
+        self.makers = {name: node for node in graph.node for name in node.output if name}
+        self._positions = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+
+    def position(self, tensor: str) -> int:
+        return self._positions.get(tensor, -1)
+
+    def operator_of(self, tensor: str) -> str:
+        return self.makers[tensor].op_type if tensor in self.makers else "input"
+
+    def name_of(self, tensor: str) -> str:
+        """Return the user's name of the layer that makes a tensor."""
+        node = self.makers.get(tensor)
+        if node is None:
+            return f"input {tensor!r}"
+        return self.modules.get(node.name) or place_of(node) or node.name
+
+    def twins(self, tensor: str, recording: Recording) -> list[np.ndarray]:
+        """Return the values of a model in torch that may be this tensor: of its place, and of the modules in it."""
+        node = self.makers.get(tensor)
+        if node is None:
+            return []
+        names = (place_of(node), *self.all_modules.get(node.name, ()))
+        return [array for name in dict.fromkeys(names) for array in recording.values.get(name, [])]
+
+    def last_kernel(self, output: str) -> str:
+        """Return the layer of the last integer kernel on the way to an output, behind the last boundary."""
+        integers = {kernel.node.name: kernel.output for kernel in self.kernels if kernel.integer}
+        waiting, seen = [output], set[str]()
+        while waiting:
+            node = self.makers.get(waiting.pop(0))
+            if node is None or node.name in seen:
                 continue
-            real = params.dequantize(values)
-            steps = np.abs(real.astype(np.float64) - tap) / float(params.scale)
-            self.simulated[boundary] = max(self.simulated.get(boundary, 0.0), float(np.rint(steps.max(initial=0.0))))
-            self.sides.setdefault(boundary, _Comparison()).add(tap, real)
+            seen.add(node.name)
+            if node.name in integers:
+                return self.name_of(node.output[0])
+            waiting += [name for index, name in enumerate(node.input) if name and (node.name, index) not in self.edges]
+        return self.name_of(output)
 
-    def _compare_layers(self, feed: dict[str, np.ndarray], taps: dict[str, np.ndarray]) -> None:
-        """Run the file's operators in float on the simulation's values and compare what they make."""
-        made = self.integer.run_float(feed, taps, self.origin)
-        for boundary in self.watched:
-            tensor, params = self.integer.qdq.tensor_of[boundary], self.integer.qdq.params[boundary]
-            if tensor not in taps or tensor not in made or made[tensor].shape != taps[tensor].shape:
-                continue
-            # What lies beyond the format's ends is cut off on both sides.
-            low, high = float(taps[tensor].min(initial=0.0)), float(taps[tensor].max(initial=0.0))
-            steps = np.abs(np.clip(made[tensor], low, high) - taps[tensor]) / float(params.scale)
-            self.layers[boundary] = max(self.layers.get(boundary, 0.0), float(steps.max(initial=0.0)))
 
-    def output_rows(self, bound: float) -> tuple[OutputRow, ...]:
-        return tuple(
-            OutputRow(name, stage, against, tally.largest, tally.decibels, tally.same / max(tally.rows, 1), bound)
-            for (name, stage, against), tally in self.tallies.items()
-        )
+def _last(stages: Mapping[str, Stage]) -> str:
+    """Return the stage that a float file is made from: the last that is given."""
+    return next(reversed(list(stages)), "")
 
-    def boundary_rows(self) -> tuple[BoundaryRow, ...]:
-        modules = main_modules(self.model)
-        makers = {kernel.boundary: kernel for kernel in self.integer.kernels if kernel.boundary is not None}
-        nodes = {name: node for node in self.integer.qdq.graph.node for name in node.output}
-        inexact = set(self.integer.inexact)
-        places = {name: place for place, name in enumerate(nodes)}
-        rows = []
-        for boundary in sorted(self.watched, key=lambda name: places.get(self.integer.qdq.tensor_of[name], -1)):
-            tensor = self.integer.qdq.tensor_of[boundary]
-            kernel, node = makers.get(boundary), nodes.get(tensor)
-            name = kernel.node.name if kernel is not None else node.name if node is not None else ""
-            what = kernel.name if kernel is not None else node.op_type if node is not None else "input"
-            bound = int(name in inexact)
-            layer = self.layers.get(boundary)
-            inside = self.steps[boundary] <= bound and (layer is None or layer <= _LAYER_BOUND)
-            side = self.sides.get(boundary)
-            rows.append(
-                BoundaryRow(
-                    tensor, modules.get(name, ""), what, self.steps[boundary], bound, layer,
-                    self.simulated.get(boundary), None if side is None else side.decibels, inside,
-                )
-            )  # fmt: skip
-        return tuple(rows)
+
+def _digest(arrays: Sequence[np.ndarray]) -> str:
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(str((array.dtype, array.shape)).encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def _as_decibels(share: float) -> float:
+    return float("inf") if share == 0 else -20 * log10(share) if share > 0 else float("nan")
+
+
+def _decibels(reference: np.ndarray, values: np.ndarray) -> float:
+    tally = Comparison()
+    tally.add(reference, values)
+    return tally.decibels
+
+
+def _lowering_moved(model: onnx.ModelProto) -> bool:
+    """Tell whether the file's dialect has other Q/DQ than the model that was exported, as lowering noted it."""
+    record = read_entry(model, ORIGIN, "{}")
+    if not record:
+        return False
+    try:
+        before, after = (_noted_formats(record[name]) for name in ("boundaries", "lowered"))
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise ModelFileError(f"The metadata {ORIGIN!r} cannot be read ({type(exc).__name__}: {exc}).") from exc
+    if before.keys() != after.keys():
+        return True
+    return any(
+        len(ends) != len(after[tensor])
+        or any(abs(one - other) > 0.25 * step for (*pair, step), (*others, _) in zip(ends, after[tensor], strict=True)
+               for one, other in zip(pair, others, strict=True))
+        for tensor, ends in before.items()
+    )  # fmt: skip
+
+
+def _noted_formats(entries: Mapping[str, Any]) -> dict[str, list[tuple[float, float, float]]]:
+    """Return by tensor the ends and the step of each format that is noted for it."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for entry in entries.values():
+        scale, zero = np.asarray(entry["scale"], np.float32), np.asarray(entry["zero_point"], np.int64)
+        low, high = Params(scale, zero, entry["type"]).bounds
+        found.setdefault(str(entry["tensor"]), []).append((low, high, float(scale)))
+    return {tensor: sorted(ends) for tensor, ends in found.items()}
 
 
 def _labels(model: onnx.ModelProto, integer: IntegerModel) -> dict[str, str]:
@@ -385,11 +798,19 @@ class _Explanation:
         self.model = model
         self.explains = False
 
-    def take(self, feed: dict[str, np.ndarray], given: dict[str, np.ndarray]) -> None:
+    def take(
+        self, feed: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+    ) -> None:
         inexact = set(self.model.inexact)
         makers = {kernel.boundary: kernel.node.name for kernel in self.model.kernels}
-        steps = _steps_apart(given, self.model.run(feed, given).boundaries)
-        self.explains = max((off for name, off in steps.items() if makers.get(name) not in inexact), default=0) <= 1
+        made = self.model.run(feed, given)
+        steps = _steps_apart(given, made.boundaries)
+        near = max((off for name, off in steps.items() if makers.get(name) not in inexact), default=0) <= 1
+        for name, values in outputs.items():
+            tally = Comparison()
+            tally.add(made.outputs[name], values)
+            near = near and tally.decibels >= _KERNELS_DB
+        self.explains = near
 
 
 class _FamilyPrediction:
@@ -399,9 +820,9 @@ class _FamilyPrediction:
         self.family = family
         self.model = IntegerModel(model, family=family)
         self.steps: dict[str, int] = {}
-        self.outputs = _Comparison()
+        self.outputs = Comparison()
 
-    def take(self, feed: dict[str, np.ndarray], exact: IntegerRun) -> None:
+    def take(self, feed: Mapping[str, np.ndarray], exact: IntegerRun) -> None:
         found = self.model.run(feed)
         for name, steps in _steps_apart(found.boundaries, exact.boundaries).items():
             if found.boundaries[name].dtype == exact.boundaries[name].dtype:

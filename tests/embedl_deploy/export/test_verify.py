@@ -52,7 +52,15 @@ def test_all_stages_of_a_real_export(tmp_path: Path) -> None:
     assert rows["file", "simulated"].sqnr_db > 40
     assert rows["file", "simulated"].agreement == 1
     assert all(row.kernel_lsb == 0 for row in found.boundaries)
-    assert all(row.layer_lsb is not None and row.layer_lsb <= 0.51 for row in found.boundaries)
+    made = [row for row in found.boundaries if row.kernel != "input"]
+    assert all(row.layer_lsb is not None and row.layer_lsb <= row.layer_bound < 0.05 for row in made)
+    assert all(row.inside for row in found.layers)
+    assert rows["written", "simulated"].bound_db == 45
+    assert rows["layers", "simulated"].bound_db > 80
+    assert found.stages == (
+        "original", "transformed", "simulated", "the file as written", "the file as it runs", "integer arithmetic",
+    )  # fmt: skip
+    assert not found.unjudged
     assert "within their bounds on 1 samples" in str(found)
     page = found.save_html(tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
@@ -88,7 +96,8 @@ def test_a_file_alone_is_compared_with_integers() -> None:
     found = verify(model, [values, (values,), {"x": values}])
     assert found.samples == 3
     assert found.passed
-    assert {(row.stage, row.against) for row in found.outputs} == {("integer", "file")}
+    assert {(row.stage, row.against) for row in found.outputs} == {("integer", "file"), ("kernels", "file")}
+    assert "Not judged: the quality against the float model (give original=); the file against" in found.verdict
 
 
 def test_samples_that_do_not_fit() -> None:
@@ -114,7 +123,7 @@ def test_another_model_does_not_pass(tmp_path: Path) -> None:
     assert not found.passed
     assert found.first_far is not None
     assert (found.first_far.stage, found.first_far.against) == ("file", "original")
-    assert "below the bound of 6.0 dB. Is this the model" in found.verdict
+    assert "below the bound of 10.0 dB. Is this the model" in found.verdict
     assert found.to_dict()["outputs"][0]["inside"] is False
     page = found.save_html(tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<p class='outside'><strong>FAIL" in page

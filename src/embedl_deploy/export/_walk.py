@@ -1,0 +1,143 @@
+"""The file's operators beside the layers of the model in torch, each on the values that the model had before it.
+
+What the operators of one layer make is compared with what the layer made, before rounding. Where both agree, the
+operators after it read the model's value, so differences do not add up; where they do not, they read the file's, so a
+real fault reaches the next boundary or output and a layer that only looks different does not.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from embedl_deploy.dialect._model import QdqModel, Weight, consumers
+from embedl_deploy.dialect._numbers import LIMITS
+from embedl_deploy.export._torch_stage import Recording, StubValue
+from embedl_deploy.integer import IntegerModel
+
+# What sums in another order may differ by, as a part of the largest value: float32 tells 6e-8 apart, sums of some
+# thousand products with signs of both kinds lose two digits.
+_FLOAT32, _FLOAT16 = 2e-5, 5e-3
+
+
+@dataclass
+class Difference:
+    """How far one tensor of the file is from the value in torch."""
+
+    largest: float = 0.0  # the largest difference
+    at: float = 0.0  # the largest value of the sample it was found in
+    share: float = 0.0  # the difference as a part of the largest value of the same sample
+    allowed: float = _FLOAT32  # what `share` may be
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is what another order of summation explains; a value that is not a number never is."""
+        return self.share <= self.allowed
+
+
+class Walk:
+    """Runs the file's float graph beside a recording, sample after sample."""
+
+    def __init__(self, integer: IntegerModel, labels: Mapping[str, str], placed: bool, outputs: Iterable[str]) -> None:
+        self.integer = integer
+        self.labels = labels  # the tensor that each stub of the model stands on
+        self.placed = placed  # whether the file has the very Q/DQ of the model
+        self.differences: dict[str, Difference] = {}  # by tensor, in the order of the file
+        self.outputs = list(outputs)
+        self.ends = escaping(integer.qdq.graph)
+        self._precision = _FLOAT16 if has_float16(integer.qdq.model) else _FLOAT32
+        self._bias = bias_steps(integer.qdq)
+        self._boundaries = set(integer.qdq.tensor_of.values())
+
+    def take(
+        self, feed: Mapping[str, np.ndarray], recording: Recording, weights: Mapping[str, Weight]
+    ) -> dict[str, np.ndarray]:
+        """Walk over one sample; returns every tensor that the file's operators made."""
+        stubs = {self.labels[label]: value for label, value in recording.stubs.items() if label in self.labels}
+        quantizing = {tensor: value for tensor, value in stubs.items() if value.stub.quantizes}
+        twins = {tensor: value.before for tensor, value in stubs.items()}
+        for tensor, value in self._of_places(recording).items():
+            twins.setdefault(tensor, value)
+
+        def settle(tensor: str, value: np.ndarray) -> np.ndarray:
+            twin, stub = twins.get(tensor), quantizing.get(tensor)
+            if twin is None or twin.shape != value.shape or value.dtype.kind != "f":
+                return value
+            agrees = self.compare(tensor, value, twin, stub)
+            if stub is not None and not self.placed and tensor not in self._boundaries:
+                return stub.after  # the model rounds here, and the file's dialect does without
+            return twin.astype(value.dtype) if agrees else value
+
+        given = {tensor: value.after for tensor, value in quantizing.items()}
+        return self.integer.run_float(feed, given, weights, settle)
+
+    def _of_places(self, recording: Recording) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for place, values in recording.values.items():
+            tensors = self.ends.get(place, [])
+            if len(tensors) == len(values):
+                found.update(zip(tensors, values, strict=True))
+        return found
+
+    def compare(self, tensor: str, value: np.ndarray, twin: np.ndarray, stub: StubValue | None = None) -> bool:
+        """Compare one tensor; tells whether both are the same but for the order of sums."""
+        if stub is not None:
+            low, high = ends_of(stub)
+            value, twin = np.clip(value, low, high), np.clip(twin, low, high)  # beyond the ends both are cut off
+        entry = self.differences.setdefault(tensor, Difference())
+        with np.errstate(invalid="ignore", over="ignore"):
+            largest = float(np.max(np.abs(value.astype(np.float64) - twin), initial=0.0))
+        peak = float(np.max(np.abs(twin), initial=0.0))
+        allowed = self._precision + self._bias.get(tensor, 0.0) / max(peak, 1e-30)
+        share = largest / max(peak, 1e-30)
+        if not share <= entry.share:  # a value that is not a number is kept
+            entry.share, entry.largest, entry.allowed, entry.at = share, largest, allowed, peak
+        return bool(share <= allowed)
+
+
+def ends_of(value: StubValue) -> tuple[float, float]:
+    """Return the smallest and the largest number of a stub's format."""
+    scale, zero = float(value.stub.scale.detach().abs()), float(value.stub.zero_point)
+    if value.stub.form.name not in LIMITS:
+        return -np.inf, np.inf
+    low, high = LIMITS[value.stub.form.name]
+    return (low - zero) * scale, (high - zero) * scale
+
+
+def escaping(graph: onnx.GraphProto) -> dict[str, list[str]]:
+    """Return by place the tensors that other places read: what its layer gives."""
+    readers = consumers(graph)
+    outputs = {value.name for value in graph.output}
+    found: dict[str, list[str]] = {}
+    for node in graph.node:
+        place = place_of(node)
+        for name in node.output:
+            outside = any(place_of(reader) != place for reader, _ in readers.get(name, ()))
+            if name and place and (outside or name in outputs):
+                found.setdefault(place, []).append(name)
+    return found
+
+
+def place_of(node: onnx.NodeProto) -> str:
+    """Return the layer that a node was exported from, as the exporter wrote it into the name."""
+    return node.name.rpartition("/")[0]
+
+
+def has_float16(model: onnx.ModelProto) -> bool:
+    return any(value.data_type == onnx.TensorProto.FLOAT16 for value in model.graph.initializer)
+
+
+def bias_steps(qdq: QdqModel) -> dict[str, float]:
+    """Return what rounding a layer's bias to an integer may change of each tensor that the layer makes."""
+    found: dict[str, float] = {}
+    by_place: dict[str, float] = {}
+    for node in qdq.graph.node:
+        held = [qdq.weights[name].params for name in node.input if name in qdq.weights]
+        step = max((float(np.max(params.scale)) / 2 for params in held if params.type == "int32"), default=0.0)
+        # An activation behind the bias in the same layer makes of a difference at most a little more.
+        place = place_of(node) or node.name
+        by_place[place] = max(by_place.get(place, 0.0), 1.2 * step)
+        for name in node.output:
+            found[name] = by_place[place]
+    return found
