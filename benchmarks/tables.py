@@ -184,6 +184,18 @@ def _by_family(result: dict[str, Any], nets: list[str]) -> str:
     return table(("network", "x86", "simulated", *titles), lines)
 
 
+def _faults(result: dict[str, Any]) -> str:
+    """Every planted fault: the file it is in, what `verify` said first, and the layer it named."""
+    rows = [
+        [
+            row["fault"], f"{row['net']}, {row['form']}", "yes" if row["found"] else "**no**",
+            row["named"] if row["named"] == row["layer"] else f"**{row['named']}**, not {row['layer']}", row["said"],
+        ]
+        for row in result["data"]["faults"]
+    ]  # fmt: skip
+    return table(("fault", "file", "found", "first wrong layer", "what verify says"), rows)
+
+
 def _runtime_accuracy(result: dict[str, Any]) -> str:
     """One network on every runtime: accuracy, what was lost, latency with its verdict, memory, size, parity."""
 
@@ -303,6 +315,7 @@ LITERT = ("litert dialect", "ai-edge-quantizer")
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "int8": _int8, "litert": _litert, "runtime_accuracy": _runtime_accuracy, "families": _families,
     "families-all": _families_all, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
+    "faults-all": _faults,
 }  # fmt: skip
 
 

@@ -8,6 +8,9 @@ import click
 from embedl_deploy.cli import options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
     from torch import nn
 
 
@@ -21,9 +24,32 @@ if TYPE_CHECKING:
 @click.option(
     "--min-sqnr",
     type=float,
-    default=6.0,
+    default=10.0,
     show_default=True,
-    help="Decibels that every output must reach against the model; another model's come out near 0 or below.",
+    help="Decibels that every output of a quantized file must reach against the float model.",
+)
+@click.option(
+    "--min-written",
+    type=float,
+    default=45.0,
+    show_default=True,
+    help="Decibels between stages of the same arithmetic: the file as written and the simulated model, a float file "
+    "and its model.",
+)
+@click.option(
+    "--max-drop-db",
+    type=float,
+    default=20.0,
+    show_default=True,
+    help="Decibels that the file as it runs may lie below the simulated model.",
+)
+@click.option("--labels", type=options.FILE, help="The class of every sample, in order, as .npy: accuracies count too.")
+@click.option(
+    "--max-drop",
+    type=float,
+    default=0.02,
+    show_default=True,
+    help="How far the accuracy on the labels may lie below the simulated model's.",
 )
 @click.option(
     "--family",
@@ -35,29 +61,51 @@ if TYPE_CHECKING:
 )
 @click.option("--html", type=options.FILE, help="Write the report as a page too.")
 @options.as_json
-def command(  # noqa: PLR0913 - a parameter per option
+def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     file: Path, data: Path, model: str | None, calibration: Path | None, target: str | None, backend: str | None,
-    min_sqnr: float, families: tuple[str, ...], html: Path | None, *, as_json: bool,
+    min_sqnr: float, min_written: float, max_drop_db: float, labels: Path | None, max_drop: float,
+    families: tuple[str, ...], html: Path | None, *, as_json: bool,
 ) -> int:  # fmt: skip
     """Run FILE in ONNX Runtime and compare it with integer arithmetic, and with the model it came from.
 
-    Exits with 3 when a quantized boundary or an output lies outside its bound, and names the first, and when a
-    processor that --family or --target names gives other bits.
+    Every stage must agree with the others within its bounds; the verdict says which were compared. Exits with 3 when
+    one does not, and names the first wrong layer, and when a processor that --family or --target names gives other
+    bits.
     """
     from embedl_deploy.cli.data import batches, by_name  # noqa: PLC0415 - --help needs neither torch nor ONNX
     from embedl_deploy.dialect import input_names  # noqa: PLC0415
     from embedl_deploy.export import verify  # noqa: PLC0415
 
     names = input_names(file)
-    samples = (by_name(batch, names) for batch in batches(data))
+    samples = [by_name(batch, names) for batch in batches(data)]
     stages = _stages(model, calibration, backend, target, data)
-    found = verify(file, samples, min_sqnr_db=min_sqnr, target=target, families=families, **stages)
+    found = verify(
+        file, samples, min_sqnr_db=min_sqnr, min_written_db=min_written, max_drop_db=max_drop_db, max_drop=max_drop,
+        labels=None if labels is None else _labels(labels, samples), target=target, families=families, **stages,
+    )  # fmt: skip
     options.print_result(found, as_json=as_json)
     if html is not None:
         found.save_html(html)
     named = set(families) - {"all"} if families else set()
     differ = [row for row in found.families if (row.family in named or "all" not in families) and not row.same]
     return 0 if found.passed and not differ else options.BROKEN
+
+
+def _labels(path: Path, samples: "Sequence[Mapping[str, np.ndarray]]") -> "list[np.ndarray]":
+    """Read the classes of all samples and cut them as the samples are batched."""
+    from embedl_deploy.errors import InputError  # noqa: PLC0415
+    from embedl_device.readers import UnreadableError, read_arrays  # noqa: PLC0415
+
+    try:
+        classes = read_arrays(path)
+    except (OSError, UnreadableError) as exc:
+        raise InputError(f"{str(path)!r} cannot be read as .npy: {exc}") from exc
+    sizes = [len(next(iter(batch.values()))) for batch in samples]
+    if isinstance(classes, dict) or classes.shape != (sum(sizes),):
+        shape = "several arrays" if isinstance(classes, dict) else f"the shape {list(classes.shape)}"
+        raise InputError(f"The labels {path.name!r} have {shape}; give one class for each of the {sum(sizes)} samples.")
+    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+    return [classes[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 class _Stages(TypedDict, total=False):

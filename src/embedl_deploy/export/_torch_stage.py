@@ -63,7 +63,7 @@ class Recording:
     """The values of one call."""
 
     outputs: list[np.ndarray]
-    # By place, in the order of the calls; one that is called twice is left out
+    # By place, in the order of the calls; one that is called twice has the values of both
     values: dict[str, list[np.ndarray]] = field(default_factory=dict)
     modules: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the user's modules of each place
     stubs: dict[str, StubValue] = field(default_factory=dict)  # by label
@@ -126,7 +126,7 @@ def _float_kernels(model: nn.Module) -> Iterator[None]:
 class _Recorder(fx.Interpreter):
     def __init__(self, model: fx.GraphModule) -> None:
         super().__init__(model)
-        self.seen: dict[str, list[np.ndarray] | None] = {}
+        self.seen: dict[str, list[np.ndarray]] = {}
         self.modules_of: dict[str, tuple[str, ...]] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -142,12 +142,11 @@ def _record_graph(model: fx.GraphModule, feed: Feed) -> Recording:
     recorder = _Recorder(model)
     names = [str(node.target) for node in model.graph.nodes if node.op == "placeholder"]
     result = recorder.run(*feed.positional(names))
-    values = {place: found for place, found in recorder.seen.items() if found is not None}
-    return Recording(_arrays(result), values, recorder.modules_of)
+    return Recording(_arrays(result), recorder.seen, recorder.modules_of)
 
 
 def _record_modules(model: nn.Module, feed: Feed, stack: ExitStack) -> Recording:
-    seen: dict[str, list[np.ndarray] | None] = {}
+    seen: dict[str, list[np.ndarray]] = {}
     inputs: dict[str, list[np.ndarray]] = {}
 
     def keep(name: str) -> Callable[..., None]:
@@ -161,12 +160,11 @@ def _record_modules(model: nn.Module, feed: Feed, stack: ExitStack) -> Recording
         if name:
             stack.callback(part.register_forward_hook(keep(name), with_kwargs=True).remove)
     outputs = _arrays(feed.call(model))
-    values = {name: found for name, found in seen.items() if found is not None}
-    return Recording(outputs, values, {name: (name,) for name in values}, inputs=inputs)
+    return Recording(outputs, seen, {name: (name,) for name in seen}, inputs=inputs)
 
 
-def _put(seen: dict[str, list[np.ndarray] | None], place: str, value: Any) -> None:
-    seen[place] = None if place in seen else _arrays(value)
+def _put(seen: dict[str, list[np.ndarray]], place: str, value: Any) -> None:
+    seen.setdefault(place, []).extend(_arrays(value))
 
 
 def _copy(value: Any) -> np.ndarray:

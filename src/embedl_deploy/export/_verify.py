@@ -627,13 +627,16 @@ class _Verifier:
         places = [row.tensor for row in found.boundaries if not row.inside]
         if any(stage == "layers" for stage, _ in far) or places:
             places += [row.tensor for row in found.layers if not row.inside]
+        if ("simulated", self.float) in far:
+            # What the simulated model lost already is no fault of the file's; it may come first.
+            places.append(self._where_quality_falls(found))
         if places:
             return self.graph.name_of(min(places, key=self.graph.position))
         if ("kernels", "file") in far or far == {("integer", "file")}:
             return self.graph.last_kernel(next(row.output for row in found.outputs if not row.inside))
         if ("transformed", "original") in far:
             return self._first_in_torch()
-        return self._where_quality_falls(found)
+        return self.graph.name_of(self._where_quality_falls(found))
 
     def _first_in_torch(self) -> str:
         """Return the first layer of the transformed model that is not what the original has."""
@@ -648,15 +651,15 @@ class _Verifier:
         return "the model's own forward"
 
     def _where_quality_falls(self, found: Verification) -> str:
-        """Return the layer whose boundary is the first to have about the noise of the worst output."""
+        """Return the first boundary that has about the noise of the worst output."""
         rows = [row for row in found.outputs if not row.inside and row.stage in ("file", "simulated", "written")]
         worst = min((row.sqnr_db for row in rows), default=self.bounds.sqnr_db)
         by_float = any(row.against == self.float for row in rows)
         for row in found.boundaries:
             level = row.float_db if by_float else row.sqnr_db
             if level is not None and level <= worst + 3:
-                return self.graph.name_of(row.tensor)
-        return self.graph.name_of(rows[0].output if rows else self.outputs[0])
+                return row.tensor
+        return rows[0].output if rows else self.outputs[0]
 
 
 class _FileGraph:
@@ -682,7 +685,8 @@ class _FileGraph:
         node = self.makers.get(tensor)
         if node is None:
             return f"input {tensor!r}"
-        return self.modules.get(node.name) or place_of(node) or node.name
+        # What the model's own forward does is no module's: the operator's name in the file says where it is.
+        return self.modules.get(node.name) or node.name
 
     def twins(self, tensor: str, recording: Recording) -> list[np.ndarray]:
         """Return the values of a model in torch that may be this tensor: of its place, and of the modules in it."""

@@ -62,7 +62,10 @@ class Walk:
 
         def settle(tensor: str, value: np.ndarray) -> np.ndarray:
             twin, stub = twins.get(tensor), quantizing.get(tensor)
-            if twin is None or twin.shape != value.shape or value.dtype.kind != "f":
+            if twin is None or value.dtype.kind != "f" or twin.ndim != value.ndim:
+                return value
+            if twin.shape != value.shape:
+                self.differences[tensor] = Difference(share=float("inf"))
                 return value
             agrees = self.compare(tensor, value, twin, stub)
             if stub is not None and not self.placed and tensor not in self._boundaries:

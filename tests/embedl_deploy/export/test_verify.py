@@ -16,7 +16,7 @@ from embedl_deploy.backend import discover_backends
 from embedl_deploy.dialect import lower
 from embedl_deploy.errors import InputError
 from embedl_deploy.export import export_onnx, verify
-from embedl_deploy.quantize import quantize
+from embedl_deploy.quantize import quantization_of, quantize
 
 
 def network() -> nn.Module:
@@ -158,3 +158,92 @@ def test_kernels_of_another_runtime_are_not_claimed() -> None:
     """A file for TensorRT is judged here, and the report says by what."""
     found = verify(lower(tensorrt_residual(), "tensorrt"), [sample(0)["x"]])
     assert any("those of tensorrt were not run" in note for note in found.notes)
+
+
+class _Sized(nn.Module):
+    """A convolution, and its result brought to a size, as segmentation heads do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, picture: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+        """Resize and add."""
+        made = nn.functional.interpolate(self.conv(picture), size=(9, 9), mode="bilinear", align_corners=False)
+        return torch.relu(made) - shift
+
+
+def test_samples_by_name_reach_torch_by_name(tmp_path: Path) -> None:
+    """Whatever order a model takes them in; a resize to a size is judged as any other operator."""
+    torch.manual_seed(0)
+    net = _Sized().eval()
+    args = (torch.randn(2, 3, 6, 6), torch.randn(2, 4, 9, 9))
+    path = export_onnx(net, args, tmp_path / "net.onnx", dialect=None)
+    sample = {"shift": args[1], "picture": args[0]}
+
+    def other_order(*, shift: torch.Tensor, picture: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = net(picture, shift)
+        return made
+
+    found = verify(path, [sample, args[:2]], original=net)
+    assert found.passed, found.verdict
+    assert verify(path, [sample], original=other_order).passed
+    with pytest.raises(TypeError):
+        verify(path, [args], original=other_order)
+
+
+def test_labels_and_a_metric(tmp_path: Path) -> None:
+    """The file must be about as good as the simulated model, and a broken one is told by its accuracy too."""
+    original, _, simulated, path = stages(tmp_path)
+    pictures = torch.randn(64, 3, 12, 12, generator=torch.Generator().manual_seed(5))
+    batches = list(pictures.split(2))
+    with torch.no_grad():
+        labels = [original(batch).argmax(1) for batch in batches]
+
+    def metric(model: nn.Module) -> float:
+        with torch.no_grad():
+            hits = [(model(batch).argmax(1) == label).float() for batch, label in zip(batches, labels, strict=True)]
+        return float(torch.cat(hits).mean())
+
+    good = verify(path, batches, original=original, simulated=simulated, labels=labels, metric=metric)
+    assert good.passed, good.verdict
+    rows = {row.stage: row for row in good.metrics}
+    assert rows["original"].value == 1
+    assert rows["file"].bound == pytest.approx(rows["simulated"].value - 0.02)
+    wrong = [1 - metric(simulated), 1.0]
+    found = verify(
+        path, batches[:1], simulated=simulated, metric=lambda model: wrong[isinstance(model, type(simulated))]
+    )
+    assert not found.passed
+    assert any("The metric of file is" in text for text in found.failures)
+    with pytest.raises(InputError, match="give a class per row"):
+        verify(path, batches[:1], original=original, labels=[torch.zeros(5)])
+
+
+def test_samples_that_were_calibrated_on_are_noted(tmp_path: Path) -> None:
+    """They prove less; so does a single one."""
+    original, _, simulated, path = stages(tmp_path)
+    kept = quantization_of(simulated).samples
+    batch = torch.cat([kept[0][0], kept[1][0]])
+    found = verify(path, [batch], simulated=simulated)
+    assert any("2 of 2 samples were calibrated on" in note for note in found.notes)
+    assert not any(
+        "calibrated" in note for note in verify(path, [torch.randn(2, 3, 12, 12)], simulated=simulated).notes
+    )
+    one = export_onnx(original, (batch[:1],), tmp_path / "one.onnx", dialect=None)
+    assert any("One sample says little" in note for note in verify(one, [batch[:1]], original=original).notes)
+
+
+def test_outputs_of_integers_are_compared_entry_by_entry(tmp_path: Path) -> None:
+    """An index that is off by one is another class, not a small difference."""
+
+    class Classes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.argmax(1)
+
+    args = (torch.randn(4, 100, 10),)
+    path = export_onnx(Classes(), args, tmp_path / "net.onnx", dialect=None)
+    assert verify(path, [args[0]], original=Classes()).passed
+    found = verify(path, [args[0]], original=lambda x: x.argmax(1) + (torch.arange(10) == 3))
+    assert not found.passed
+    assert "90.0% agree, below the bound" in found.verdict
