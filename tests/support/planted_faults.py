@@ -242,7 +242,9 @@ class Editor:
 
     def node(self, place: str, operator: str) -> onnx.NodeProto:
         """Return the first operator of a kind at a place."""
-        found = [node for node in self.graph.node if node.name.rpartition("/")[0] == place and node.op_type == operator]
+        found: list[onnx.NodeProto] = [
+            node for node in self.graph.node if node.name.rpartition("/")[0] == place and node.op_type == operator
+        ]
         names = sorted({node.name for node in self.graph.node})
         assert found, f"no {operator} of {place} among {names}"
         return found[0]
@@ -256,7 +258,8 @@ class Editor:
         self._constant(name).CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), name))
 
     def _constant(self, name: str) -> onnx.TensorProto:
-        return next(value for value in self.graph.initializer if value.name == name)
+        found: onnx.TensorProto = next(value for value in self.graph.initializer if value.name == name)
+        return found
 
     def weight(self, place: str, operator: str = "Conv", index: int = 1) -> str:
         """Return the name of a layer's constant: its integers, or its floats."""
@@ -533,7 +536,7 @@ def _of_attention(file: Editor, operator: str) -> onnx.NodeProto:
     """Return the operator with a constant that stands before the softmax."""
     constants = {value.name for value in file.graph.initializer}
     softmax = next(node for node in file.graph.node if node.op_type == "Softmax")
-    node = file.makers[softmax.input[0]]
+    node: onnx.NodeProto = file.makers[softmax.input[0]]
     while node.op_type != operator or not set(node.input) & constants:
         node = file.makers[next(name for name in node.input if name in file.makers)]
     return node
@@ -635,7 +638,7 @@ def _halved(kind: str, form: str) -> tuple[Made, onnx.ModelProto]:
 
 FAULTS += [
     Fault("dropout left on", "tokens", CANONICAL, "the model's own forward", _dropout),
-    Fault("an outlier of 1e6 in the calibration data", "pictures", CANONICAL, "input 'x'", _outlier),
+    Fault("an outlier of 1e6 in the calibration data", "pictures", CANONICAL, "normalize", _outlier),
     Fault("calibrated on data a tenth as large", "tokens", CANONICAL, "input 'x'", _halved),
 ]
 

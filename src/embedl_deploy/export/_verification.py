@@ -260,6 +260,11 @@ def _exceeded(row: BoundaryRow) -> str:
             f"the file's operators are {row.layer_lsb:.3g} steps from the model's layer on the same values, more than "
             f"{row.layer_bound:.2g}"
         )
+    if row.kernel_lsb <= row.kernel_bound:
+        return (
+            f"its number format keeps {row.float_db:.1f} dB of what the float model has; calibrate on data like the "
+            "samples, without outliers"
+        )
     return f"the runtime's kernel is {row.kernel_lsb} steps from integer arithmetic, more than {row.kernel_bound}"
 
 

@@ -196,7 +196,7 @@ def test_labels_and_a_metric(tmp_path: Path) -> None:
     """The file must be about as good as the simulated model, and a broken one is told by its accuracy too."""
     original, _, simulated, path = stages(tmp_path)
     pictures = torch.randn(64, 3, 12, 12, generator=torch.Generator().manual_seed(5))
-    batches = list(pictures.split(2))
+    batches = list(torch.split(pictures, 2))
     with torch.no_grad():
         labels = [original(batch).argmax(1) for batch in batches]
 
