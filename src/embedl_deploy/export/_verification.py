@@ -151,7 +151,8 @@ class Verification(Printed):
         if (row := self.first_outside) is not None:
             made = f"{row.kernel} {row.module or ''}".strip()
             found.append(f"First boundary outside its bound: {row.tensor!r}, made by {made}: {_exceeded(row)}.")
-        found += [_far(far) for far in self.outputs if not far.inside]
+        far = [row for row in self.outputs if not row.inside]
+        found += [_far(row) for row in sorted(far, key=lambda row: row.stage not in ("kernels", "layers"))]
         found += [
             f"The metric of {row.stage} is {row.value:.4g}, below the bound of {row.bound:.4g}."
             for row in self.metrics
@@ -225,6 +226,7 @@ class Verification(Printed):
             f"<p class='{mark}'><strong>{escape(self.verdict)}</strong></p>",
             *(f"<p class='outside'>{escape(text)}</p>" for text in self.failures[1:]),
             *(f"<p>{escape(note)}</p>" for note in self.notes),
+            f"<p>{escape(_LEGEND)}</p>",
             _section("Outputs", _OUTPUT_HEAD, _output_cells(self.outputs), [row.inside for row in self.outputs]),
         ]
         if self.metrics:
@@ -290,6 +292,10 @@ def _because(row: OutputRow) -> str:
 
 FORMAT_BOUND = 0.5  # steps: a zero point that is off by one is a whole step, a scale by 0.2 % half of one
 OTHER_DB = 3.0  # models that have nothing to do with each other come out near 0 or below
+_LEGEND = (
+    "Stages: written, the file with ONNX Runtime's optimization off; file, as it runs here; integer, exact arithmetic; "
+    "kernels, exact arithmetic on the runtime's own integers; layers, the file's operators on the model's own values."
+)
 _METRIC_HEAD = ("metric of", "value", "bound", "")
 _LAYER_HEAD = ("layer", "tensor", "operator", "difference", "bound", "")
 _OUTPUT_HEAD = ("output", "stage", "against", "max error", "SQNR dB", "bound", "agreement", "bound", "why", "")
