@@ -84,10 +84,32 @@ class ScaledDotProductAttention(nn.Module):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Attend; dropout only while training."""
+        if torch.compiler.is_exporting():
+            return self._written_out(query, key, value, mask)
         dropout = self.dropout if self.training else 0.0
         return functional.scaled_dot_product_attention(
             query, key, value, mask, dropout, self.causal, scale=self.scale, enable_gqa=self.grouped
         )
+
+    def _written_out(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Attend in plain operators: torch.export's own steps for it fail on some strides and ranks."""
+        if self.grouped:
+            key, value = (_repeated_heads(part, query.shape[-3]) for part in (key, value))
+        scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
+        scores = torch.matmul(query * scale, key.transpose(-2, -1))
+        lowest = torch.finfo(scores.dtype).min
+        if self.causal:
+            seen = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+            scores = scores.masked_fill(torch.logical_not(seen), lowest)
+        if mask is None:
+            return torch.matmul(torch.softmax(scores, -1), value)
+        if mask.dtype is not torch.bool:
+            return torch.matmul(torch.softmax(scores + mask, -1), value)
+        weights = torch.softmax(scores.masked_fill(torch.logical_not(mask), lowest), -1)
+        # A row that may read nothing reads nothing, instead of everything alike.
+        return torch.matmul(weights * mask.to(weights.dtype), value)
 
     def extra_repr(self) -> str:
         """Name what differs from the defaults."""
@@ -99,6 +121,15 @@ class ScaledDotProductAttention(nn.Module):
         if self.scale is not None:
             parts.append(f"scale={self.scale:g}")
         return ", ".join(parts)
+
+
+def _repeated_heads(value: torch.Tensor, heads: int) -> torch.Tensor:
+    """Give every query head the key or value head of its group."""
+    times = heads // value.shape[-3]
+    if times == 1:
+        return value
+    spread = value.unsqueeze(-3).expand(*value.shape[:-2], times, *value.shape[-2:])
+    return torch.flatten(spread, -4, -3)
 
 
 class FusedAttention(QuantizableModule):
