@@ -7,36 +7,33 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx, nn
+from torch.overrides import TorchFunctionMode
 
 from embedl_deploy._graph.clone import copy_deep
 from embedl_deploy._graph.network import modules_of
 from embedl_deploy.nn import QuantizedConv, QuantizedElementwise, QuantizedLinear, QuantStub, WeightQuantizer
 from embedl_deploy.nn.number import NumberFormat, Precision
 
-DOMAIN = "edgeproof.mark"
+# torch's exporter sees one operator per quantizer and none of its numbers: `edgeproof::value` for a stub and
+# `edgeproof::weight` for stored codes, each with the number of its entry. The exporter's cost grows with the number of
+# operators and of tensors; scales and zero points are put in once the file is there.
+_LIBRARY = torch.library.Library("edgeproof", "DEF")  # type: ignore[no-untyped-call]
 
 
-def quantize_dequantize(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
-    """Quantize and dequantize; the zero point's type is the type of the codes."""
-    codes = _node("QuantizeLinear", (value, scale, zero_point), zero_point.dtype, value)
-    return _node("DequantizeLinear", (codes, scale, zero_point), value.dtype, value)
+def _operator(schema: str, result: Callable[..., torch.Tensor]) -> Any:
+    """Declare an operator by its schema and a function that makes an empty result."""
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(name, result, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    return getattr(torch.ops.edgeproof, name).default
 
 
-def dequantize(codes: torch.Tensor, scale: torch.Tensor, axis: int, block: int) -> torch.Tensor:
-    return _node("DequantizeLinear", (codes, scale), scale.dtype, codes, axis=axis, block_size=block)
+def _empty(like: torch.Tensor, _entry: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return torch.empty_like(like, dtype=dtype)
 
 
-def mark(value: torch.Tensor, label: str) -> torch.Tensor:
-    """Name a value, so that it can be found again in the file; the marker is taken out there."""
-    return _node(f"{DOMAIN}::Mark", (value,), value.dtype, value, label=label)
-
-
-def _node(
-    name: str, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype, like: torch.Tensor, **attrs: Any
-) -> torch.Tensor:
-    """Put one ONNX node into the graph."""
-    version = 1 if "::" in name else None
-    return torch.onnx.ops.symbolic(name, inputs, attrs, dtype=dtype, shape=like.shape, version=version)
+VALUE = _operator("value(Tensor value, int entry) -> Tensor", _empty)
+WEIGHT = _operator("weight(Tensor codes, int entry, ScalarType dtype) -> Tensor", _empty)
 
 
 # torch has no int4; the file gets it when it is written.
@@ -51,28 +48,25 @@ def codes_type(form: NumberFormat) -> torch.dtype:
 class FrozenStub(nn.Module):
     """Names a value and quantizes it where the stub did."""
 
-    scale: torch.Tensor
-    zero_point: torch.Tensor
+    entry: int
 
     def __init__(self, stub: QuantStub) -> None:
         super().__init__()
         self.label = stub.label
         self.quantizes = stub.quantizes
-        self.register_buffer("scale", stub.scale.detach().abs().float())
-        self.register_buffer("zero_point", stub.zero_point.detach().to(codes_type(stub.form)))
+        # Not buffers: the exporter would carry them along.
+        self.numbers = (stub.scale.detach().abs().float(), stub.zero_point.detach().to(codes_type(stub.form)))
         self.training = False
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        if not value.is_floating_point():
-            return value
-        value = mark(value, self.label)
-        return quantize_dequantize(value, self.scale, self.zero_point) if self.quantizes else value
+        result: torch.Tensor = VALUE(value, self.entry) if value.is_floating_point() else value
+        return result
 
 
-class _Weight(nn.Module):
+class FrozenWeight(nn.Module):
     """A weight as codes and scales, or as floats."""
 
-    scale: torch.Tensor
+    entry: int
     codes: torch.Tensor
     bias: torch.Tensor | None
 
@@ -92,7 +86,8 @@ class _Weight(nn.Module):
         if transpose:
             codes, scale = codes.t().contiguous(), scale.t().contiguous() if scale.ndim == 2 else scale
         self.register_buffer("codes", codes)
-        self.register_buffer("scale", scale)
+        # Not a buffer: the exporter would carry it along.
+        self.numbers = (scale,)
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
         self.form = None if quantizer is None else quantizer.form
         self.training = False
@@ -109,10 +104,10 @@ class _Weight(nn.Module):
         return self._exact[0]
 
     def value(self) -> torch.Tensor:
-        return dequantize(self.codes, self.scale, self.axis, self.block) if self.quantized else self.codes
+        return WEIGHT(self.codes, self.entry, self.numbers[0].dtype) if self.quantized else self.codes
 
 
-class FrozenConv(_Weight):
+class FrozenConv(FrozenWeight):
     """A convolution on stored codes."""
 
     def __init__(self, layer: QuantizedConv) -> None:
@@ -125,7 +120,7 @@ class FrozenConv(_Weight):
         return result if self.output is None else self.output(result)
 
 
-class FrozenLinear(_Weight):
+class FrozenLinear(FrozenWeight):
     """A fully connected layer on stored codes, as a matrix product and an addition."""
 
     def __init__(self, layer: QuantizedLinear) -> None:
@@ -160,6 +155,52 @@ class _Step(nn.Module):
         return self._function(*args, **kwargs)
 
 
+class ExplicitAttention(TorchFunctionMode):
+    """Computes attention by products and a softmax while a model is exported.
+
+    torch's exporter does so too with `scaled_dot_product_attention`, but assumes another memory layout than it then
+    has: where a reshape follows, it fails with "Cannot view a tensor with shape ...".
+
+    Attributes:
+        used: Whether there was an attention.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, or what stands for it."""
+        if func is not nn.functional.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        self.used = True
+        return _attention(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    del dropout_p  # Nothing is dropped in a file.
+    if enable_gqa:
+        key, value = (one.repeat_interleave(query.size(-3) // one.size(-3), -3) for one in (key, value))
+    scores = torch.matmul(query, key.transpose(-2, -1)) * (query.size(-1) ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None:
+        hidden = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if hidden else scores + attn_mask
+    return torch.matmul(torch.softmax(scores, -1), value)
+
+
 def freeze(model: nn.Module) -> nn.Module:
     """Return a copy of a model in the form it is written in; the model itself stays as it is."""
     result = copy_deep(model).eval()
@@ -173,9 +214,16 @@ def freeze(model: nn.Module) -> nn.Module:
     for name, part in list(result.named_modules()):
         if isinstance(part, QuantStub):
             result.set_submodule(name, FrozenStub(part))
+    for entry, part in enumerate(entries(result).values()):
+        part.entry = entry
     if isinstance(result, fx.GraphModule):
         _wrap_functions(result)
     return result
+
+
+def entries(model: nn.Module) -> dict[str, FrozenStub | FrozenWeight]:
+    """Return the quantizers of a frozen model by their names, in the order of their numbers."""
+    return {name: part for name, part in model.named_modules() if isinstance(part, FrozenStub | FrozenWeight)}
 
 
 def _wrap_functions(model: fx.GraphModule) -> None:
@@ -205,9 +253,9 @@ def exact_weights(model: nn.Module) -> dict[str, np.ndarray]:
     return {
         f"{name}.codes": part.exact.double().cpu().numpy()
         for name, part in model.named_modules()
-        if isinstance(part, _Weight) and part.quantized
+        if isinstance(part, FrozenWeight) and part.quantized
     }
 
 
 def is_int4(part: nn.Module) -> bool:
-    return isinstance(part, _Weight) and part.form is not None and part.form.precision is Precision.INT4
+    return isinstance(part, FrozenWeight) and part.form is not None and part.form.precision is Precision.INT4

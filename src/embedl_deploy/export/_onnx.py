@@ -1,7 +1,7 @@
 """Write a model as ONNX: torch's exporter, then the names, ranges and types that it cannot know, then the dialect.
 
-What torch's exporter is given are the operators of `_frozen`: QuantizeLinear, DequantizeLinear, and a marker that is
-taken out again once it is known which tensor of the file a stub stood on.
+What torch's exporter is given are the operators of `_frozen`, one per quantizer; in the file it makes they become
+QuantizeLinear and DequantizeLinear.
 """
 
 import ast
@@ -31,14 +31,14 @@ from embedl_deploy.dialect._model import (
     SENSITIVITY,
     attribute,
     note_remainders,
-    rename_tensor,
     replace_all,
     set_metadata,
 )
 from embedl_deploy.dialect._names import note_modules
 from embedl_deploy.dialect._portable import remedies_text
 from embedl_deploy.errors import ExportError, first_line, quoted_list
-from embedl_deploy.export._frozen import DOMAIN, exact_weights, freeze, is_int4
+from embedl_deploy.export._frozen import ExplicitAttention, exact_weights, freeze, is_int4
+from embedl_deploy.export._operators import DOMAIN, translations, write_quantizers
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.quantize import Sensitivity, retarget
 from embedl_deploy.quantize._quantization import find_quantization
@@ -246,23 +246,39 @@ def _export(
 ) -> onnx.ModelProto:
     """Run torch's exporter."""
     shapes = _open_batch(model, args, kwargs) if dynamic_batch else None
-    try:
+
+    def run() -> torch.onnx.ONNXProgram | None:
         with _quiet():
-            program = torch.onnx.export(
+            return torch.onnx.export(
                 model, args, kwargs=dict(kwargs), dynamo=True, opset_version=OPSET, dynamic_shapes=shapes,
                 input_names=input_names, output_names=output_names, verbose=False,
+                custom_translation_table=translations(),
             )  # fmt: skip
+
+    try:
+        try:
+            program = run()
+        except Exception:
+            with (attention := ExplicitAttention()):
+                program = run()
+            if not attention.used:
+                raise
     except Exception as exc:
-        cause: BaseException = exc
-        while isinstance(cause.__cause__, Exception):
-            cause = cause.__cause__
-        raise ExportError(
-            f"torch cannot export this model: {first_line(cause)}. "
-            "If it fails with dynamic_batch=True only, the model fixes its batch somewhere; leave it out."
-        ) from exc
+        raise ExportError(_advice(exc, dynamic_batch=dynamic_batch)) from exc
     assert program is not None
     proto: onnx.ModelProto = program.model_proto
     return proto
+
+
+def _advice(exc: Exception, *, dynamic_batch: bool) -> str:
+    """Say what torch's exporter stumbled over, and what may help."""
+    cause: BaseException = exc
+    while isinstance(cause.__cause__, Exception):
+        cause = cause.__cause__
+    text = f"torch cannot export this model: {first_line(cause)}."
+    if dynamic_batch:
+        text += " If it exports without dynamic_batch=True, the model fixes its batch somewhere: leave it out."
+    return text
 
 
 @contextlib.contextmanager
@@ -297,7 +313,7 @@ def _open_batch(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
 def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None:
     """Add what the exporter does not know."""
     graph = proto.graph
-    labels = _take_marks_out(graph)
+    labels = write_quantizers(graph, frozen)
     _pool_globally(graph)
     _write_int4(graph, frozen)
     modules = _name_nodes(graph, frozen)
@@ -310,26 +326,6 @@ def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None
     note_modules(proto, modules)
     replace_all(proto.opset_import, [entry for entry in proto.opset_import if entry.domain != DOMAIN])
     del proto.functions[:]
-
-
-def _take_marks_out(graph: onnx.GraphProto) -> dict[str, str]:
-    """Remove the markers; return the tensor each label stands for."""
-    source: dict[str, str] = {}
-    labels: dict[str, str] = {}
-    for node in graph.node:
-        if node.domain == DOMAIN:
-            origin = source[node.output[0]] = source.get(node.input[0], node.input[0])
-            labels[node.attribute[0].s.decode()] = origin
-    kept = [node for node in graph.node if node.domain != DOMAIN]
-    for node in kept:
-        for index, name in enumerate(node.input):
-            node.input[index] = source.get(name, name)
-    ends = {output.name: source[output.name] for output in graph.output if output.name in source}
-    for wanted, origin in ends.items():
-        rename_tensor(kept, origin, wanted)
-        labels = {label: wanted if name == origin else name for label, name in labels.items()}
-    replace_all(graph.node, kept)
-    return labels
 
 
 def _pool_globally(graph: onnx.GraphProto) -> None:

@@ -21,6 +21,7 @@ from embedl_deploy.backend import Backend
 from embedl_deploy.dialect import dialects, relower
 from embedl_deploy.errors import DialectError, ExportError
 from embedl_deploy.export import export_onnx
+from embedl_deploy.nn import QuantStub
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import (
     Precision,
@@ -133,6 +134,64 @@ def test_names_and_ranges(shared: Shared) -> None:
     assert all(low <= 0 <= high for low, high in told["edgeproof.ranges"].values())
     conv2 = next(node.output[0] for node in loaded.graph.node if node.name == "conv2/Conv")
     assert conv2 in told["edgeproof.ranges"]
+
+
+class Windows(nn.Module):
+    """Attention over the pixels of a picture, with grouped heads and a mask, put back into a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.both, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+        self.mask = nn.Parameter(torch.randn(1, 4, 16, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend twice: with a bias, and causally with half of the heads for keys and values."""
+        query = self.query(x).reshape(1, 16, 4, 4).permute(0, 2, 1, 3)
+        key, value = self.both(x).reshape(1, 16, 2, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        attend = nn.functional.scaled_dot_product_attention
+        x = attend(query, key.repeat(1, 2, 1, 1), value.repeat(1, 2, 1, 1), attn_mask=self.mask)
+        x = x + attend(query, key, value, is_causal=True, enable_gqa=True)
+        x = x.reshape(1, 4, 4, 4, 4).permute(0, 2, 3, 1, 4).reshape(1, 4, 4, 16)
+        out: torch.Tensor = self.out(x)
+        return out
+
+
+def test_attention_that_torch_itself_does_not_export(tmp_path: Path) -> None:
+    """A reshape after attention makes torch's own exporter fail; here it is written by products."""
+    torch.manual_seed(0)
+    net, value = Windows().eval(), torch.randn(1, 16, 16)
+    with pytest.raises(torch.onnx.OnnxExporterError, match="decompose"):
+        torch.onnx.export(net, (value,), dynamo=True, verbose=False)
+    model = transform(net, (value,), ONNXRUNTIME).model
+    quantized = quantize(model, (value,), None, [value], backend=ONNXRUNTIME)
+    with torch.no_grad():
+        wanted = quantized(value)
+    assert ratio_db(wanted, run(export_onnx(quantized, (value,), tmp_path / "net.onnx"), value)) > 45
+
+
+def test_one_operator_per_quantizer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The exporter of torch is given one operator for each quantizer and none of its scales."""
+    seen: list[nn.Module] = []
+    export = torch.onnx.export
+
+    def spy(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        seen.append(model)
+        return export(model, *args, **kwargs)
+
+    monkeypatch.setattr(torch.onnx, "export", spy)
+    torch.manual_seed(0)
+    value = torch.randn(2, 32)
+    net = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 8)).eval()
+    quantized = quantize(transform(net, (value,), ONNXRUNTIME).model, (value,), None, [value], backend=ONNXRUNTIME)
+    graph = graph_of(export_onnx(quantized, (value,), tmp_path / "net.onnx"))
+    program = torch.export.export(seen[0], (value,))
+    ours = [node for node in program.graph.nodes if "edgeproof" in str(node.target)]
+    stubs = [part for part in quantized.modules() if isinstance(part, QuantStub)]
+    assert len(ours) == len(stubs) + 2
+    assert not [name for name in program.state_dict if "scale" in name or "zero_point" in name]
+    pairs = Counter(node.op_type for node in graph.node)
+    quantizes = sum(stub.quantizes for stub in stubs)
+    assert (pairs["QuantizeLinear"], pairs["DequantizeLinear"]) == (quantizes, quantizes + 2)
 
 
 class Casts(nn.Module):
