@@ -17,6 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from embedl_deploy._graph.clone import clone_modules
 from embedl_deploy._graph.run import Clock, Visit, bind, evaluating, flatten_call, run_graph
+from embedl_deploy._graph.shapes import Dims
 from embedl_deploy.pattern import Call, Expand, Match, PassThrough, Replacement, Shape, View
 
 _IN_PLACE = frozenset({"iadd", "imul", "isub", "itruediv", "ifloordiv", "setitem"})
@@ -39,6 +40,9 @@ class Example:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock, compare=False)
+    dims: Dims = ()  # names of the dimensions that stay open, for every leaf of the call; empty for none
+    other: "Example | None" = None  # the same call with longer open dimensions, where the model takes it
+    result: Any = field(default=None, repr=False)  # what the model returns for it, where that is kept
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,11 @@ class Network(View):
         """Run the example inputs, keep every value's form, and return the result."""
         return self.run(lambda node, value: self._forms.__setitem__(node, _form(value)))
 
-    def run(self, visit: Visit | None = None) -> Any:
-        assert self.example is not None
-        inputs = bind(self.graph, self.example.args, self.example.kwargs)
-        with self.example.clock, evaluating(self.modules.values()):
+    def run(self, visit: Visit | None = None, example: Example | None = None) -> Any:
+        example = example or self.example
+        assert example is not None
+        inputs = bind(self.graph, example.args, example.kwargs)
+        with example.clock, evaluating(self.modules.values()):
             return run_graph(self.graph, self.modules, self.tensors, inputs, visit)
 
     def sharers_of(self, node: fx.Node) -> tuple[str, ...]:

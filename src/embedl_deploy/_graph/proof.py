@@ -6,14 +6,14 @@ A proof is about one rewrite alone: both sides get the values that really reach 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from embedl_deploy._graph.network import Network, as_call
+from embedl_deploy._graph.network import Example, Network, as_call
 from embedl_deploy._graph.run import evaluating
 from embedl_deploy.pattern import Match, PassThrough, Replacement
 
@@ -65,8 +65,13 @@ def compare(reference: Any, candidate: Any) -> Proof:
     return worst
 
 
-def prove(network: Network, rewrites: Sequence[tuple[Match, Replacement]]) -> list[Proof]:
-    """Run the network once and, wherever a rewrite is planned, what would take the place, on the same values."""
+def prove(
+    network: Network, rewrites: Sequence[tuple[Match, Replacement]], example: Example | None = None
+) -> list[Proof]:
+    """Run the network once and, wherever a rewrite is planned, what would take the place, on the same values.
+
+    Where dimensions stay open, longer inputs are run as well, and the worse of the two counts.
+    """
     planned = {match.output: (match, replacement) for match, replacement in rewrites}
     waiting = Counter(source for match, _ in rewrites for source in set(match.inputs))
     # An in-place node changes the very value a rewrite reads, so such a value is copied when it comes up.
@@ -87,8 +92,16 @@ def prove(network: Network, rewrites: Sequence[tuple[Match, Replacement]]) -> li
 
     calls = (as_call(replacement) for _, replacement in rewrites if not isinstance(replacement, PassThrough))
     with evaluating([call.module for call in calls]):
-        network.run(visit)
-    return [proofs[match.output] for match, _ in rewrites]
+        network.run(visit, example)
+    found = [proofs[match.output] for match, _ in rewrites]
+    other = network.example.other if network.example is not None and example is None else None
+    return found if other is None else list(map(_worse, found, prove(network, rewrites, other)))
+
+
+def _worse(proof: Proof, other: Proof) -> Proof:
+    if proof.fault or not other.fault:
+        return max(proof, other, key=lambda each: (bool(each.fault), each.relative_error))
+    return replace(other, fault=f"the replacement is for one size only: {other.fault}")
 
 
 def _compare_at(value: Any, replacement: Replacement, inputs: list[Any]) -> Proof:

@@ -8,7 +8,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,16 +18,22 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from embedl_deploy._graph.network import Example, Network, network_of
+from embedl_deploy._graph.shapes import Dims, note_inputs, open_dims, resized, shapes_of_call
 from embedl_deploy._trace.fx import TraceFailedError, TraceFailure, user_line
 from embedl_deploy.errors import first_line
 
 
 def trace_export(model: nn.Module, example: Example, *, open_batch: bool) -> Network:
-    """Export a structural copy of the user's model, with the batch left open or fixed to the example's."""
+    """Export a structural copy of the user's model, with the batch left open or fixed to the example's.
+
+    Dimensions that the user wants open are open either way.
+    """
+    dims = _with_batch(example) if open_batch else example.dims
     with _quiet():
-        program = _export_open(model, example) if open_batch else _export(model, example, None)
+        program = _export_open(model, example, dims) if dims else _export(model, example, None)
         graph_module = program.module(check_guards=False)
     assert isinstance(graph_module, fx.GraphModule)
+    note_inputs(graph_module, model, example.args, example.kwargs)
     return from_graph_module(graph_module, example, title=type(model).__name__, training=model.training)
 
 
@@ -46,33 +52,41 @@ def _mode_of(graph_module: fx.GraphModule) -> bool:
     return any(node.args[places[node.target]] for node in graph_module.graph.nodes if node.target in places)
 
 
-def _export_open(model: nn.Module, example: Example) -> ExportedProgram:
-    """Export with an open batch; give up when the inputs have no common one or the model settles it."""
+def _with_batch(example: Example) -> Dims:
+    """Return the dimensions to leave open: the user's, and the first one where all inputs have it in common."""
     leaves = pytree.tree_leaves((example.args, dict(example.kwargs)))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in tensors}
+    sizes = {leaf.shape[0] if leaf.dim() else 0 for leaf in leaves if isinstance(leaf, torch.Tensor)}
     if len(sizes) != 1 or 0 in sizes:
         raise TraceFailedError(TraceFailure("", "", "the inputs have no common batch"))
-    if sizes == {1}:
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda leaf: torch.cat([leaf, leaf]), (example.args, dict(example.kwargs))
-        )
-        example = Example(args, kwargs)
-    program = _export(model, example, lambda leaf: {0: Dim.AUTO} if isinstance(leaf, torch.Tensor) else None)
-    for node in program.graph.nodes:
-        value = node.meta.get("val")
-        given = node.name in program.graph_signature.user_inputs and isinstance(value, torch.Tensor)
-        if given and str(value.shape[0]).isdigit():  # a settled size may still be a SymInt
-            raise TraceFailedError(TraceFailure("", "", "the model settles the batch size"))
+    batch = [{0: "batch"} if isinstance(leaf, torch.Tensor) else {} for leaf in leaves]
+    return tuple({**own, **dims} for own, dims in zip(batch, example.dims or batch, strict=True))
+
+
+def _export_open(model: nn.Module, example: Example, dims: Dims) -> ExportedProgram:
+    """Export with dimensions left open; give up when the model settles one of them."""
+    args, kwargs = resized(example.args, example.kwargs, dims)
+    program = _export(model, Example(args, kwargs), [dict.fromkeys(each, Dim.AUTO) or None for each in dims])
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    # The inputs in the order of the call; what is no tensor keeps its place.
+    given = [
+        values.get(spec.arg.name) for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"
+    ]
+    wanted = open_dims(model, example.args, example.kwargs, dims)
+    settled = [
+        not isinstance(value, torch.Tensor) or str(value.shape[dim]).isdigit()  # a settled size may still be a SymInt
+        for value, each in zip(given, dims, strict=True)
+        for dim in sorted(each)
+    ]
+    for dim, is_settled in zip(wanted, settled, strict=True):
+        if is_settled:
+            raise TraceFailedError(TraceFailure("", "", f"the model settles {dim}"))
     return program
 
 
-def _export(model: nn.Module, example: Example, dynamic: Any) -> ExportedProgram:
+def _export(model: nn.Module, example: Example, leaves: Sequence[Any] | None) -> ExportedProgram:
     """Call torch.export and translate its many exceptions into one."""
     args, kwargs = example.args, dict(example.kwargs)
-    shapes = None
-    if dynamic is not None:
-        shapes = (*pytree.tree_map(dynamic, args), *pytree.tree_map(dynamic, kwargs).values())
+    shapes = None if leaves is None else shapes_of_call(model, args, kwargs, leaves)
     try:
         # torch prints whole graphs to stderr when it meets a branch on data; the reason is in its exception.
         with torch.enable_grad(), contextlib.redirect_stderr(io.StringIO()):

@@ -18,13 +18,14 @@ from embedl_deploy._graph.clone import clone_module
 from embedl_deploy._graph.network import Example, Network
 from embedl_deploy._graph.proof import compare
 from embedl_deploy._graph.run import evaluating
+from embedl_deploy._graph.shapes import DynamicShapes, read_dynamic_shapes, resized
 from embedl_deploy._trace.archive import load_exported
 from embedl_deploy._trace.computed import settle_weights
 from embedl_deploy._trace.export import from_graph_module, trace_export
 from embedl_deploy._trace.fitness import in_float32, mode_note, random_note, refuse_dropout
 from embedl_deploy._trace.fx import TraceFailedError, TraceFailure, trace_fx, user_line
 from embedl_deploy._trace.recompose import functions_left, recompose
-from embedl_deploy.errors import InputError, TraceError
+from embedl_deploy.errors import InputError, TraceError, first_line
 
 Model = nn.Module | ExportedProgram | str | os.PathLike[str]
 
@@ -40,7 +41,12 @@ class Tracing:
     expected: Any = field(repr=False, default=None)  # What the model returns for the example inputs, in eval mode.
 
 
-def trace(model: Model, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] | None) -> Tracing:
+def trace(
+    model: Model,
+    args: tuple[Any, ...] | None,
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: DynamicShapes | None = None,
+) -> Tracing:
     example = _example(args, kwargs)
     if isinstance(model, str | os.PathLike):
         model = load_exported(Path(model))
@@ -51,6 +57,7 @@ def trace(model: Model, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] 
     copy = clone_module(model)
     example, converted = in_float32(copy, example)
     expected = _run(copy, example) if example is not None else None
+    example, notes = _opened(copy, example, dynamic_shapes)
     if isinstance(copy, fx.GraphModule):
         network = from_graph_module(copy, example)
         recompose(network, None)
@@ -61,8 +68,49 @@ def trace(model: Model, args: tuple[Any, ...] | None, kwargs: Mapping[str, Any] 
         tracing.network.note_modules(copy)
         tracing = replace(tracing, notes=(*settled, *tracing.notes))
     refuse_dropout(tracing.network)
-    notes = (*converted, *random_note(tracing.network), *tracing.notes)
-    return replace(tracing, expected=expected, notes=notes)
+    _check_other_size(tracing.network)
+    told = (*converted, *random_note(tracing.network), *tracing.notes, *notes)
+    return replace(tracing, expected=expected, notes=told)
+
+
+def _opened(
+    model: nn.Module, example: Example | None, dynamic_shapes: DynamicShapes | None
+) -> tuple[Example | None, tuple[str, ...]]:
+    """Return the example with the dimensions that stay open, and a longer call to try them on."""
+    if dynamic_shapes is None:
+        return example, ()
+    if example is None:
+        raise InputError("dynamic_shapes needs example inputs; call transform(model, args, dynamic_shapes=...).")
+    dims = read_dynamic_shapes(model, example.args, example.kwargs, dynamic_shapes)
+    other = Example(*resized(example.args, example.kwargs, dims, factor=2))
+    try:
+        result = _run(model, other)
+    except InputError as exc:
+        note = f"the open sizes were not tried at twice those of the example inputs: {first_line(exc)}"
+        return replace(example, dims=dims), (note,)
+    return replace(example, dims=dims, other=replace(other, result=result)), ()
+
+
+def _check_other_size(network: Network) -> None:
+    """Refuse a graph that has the sizes of the example inputs in it, naming the place."""
+    other = network.example.other if network.example is not None else None
+    if other is None:
+        return
+    seen: list[fx.Node] = []
+    try:
+        proof = compare(other.result, network.run(lambda node, _: seen.append(node), other))
+        reason = f"the result {proof.fault}" if proof.fault else ""
+    except Exception as exc:  # noqa: BLE001 (a size that was settled can fail in any operator)
+        reason = f"{type(exc).__name__}: {first_line(exc)}"
+    if reason:
+        failing = next((node for node in network.graph.nodes if node not in set(seen)), None)
+        place = "" if failing is None else network.place_of(failing)
+        where = f" at '{place}'" if place else ""
+        raise TraceError(
+            f"the model's graph has sizes of the example inputs in it{where}: twice the open sizes do not fit "
+            f"({reason}). Compute sizes from the inputs' shapes there, or leave that dimension out of dynamic_shapes.",
+            place=place,
+        )
 
 
 def _trace_module(model: nn.Module, example: Example | None, expected: Any) -> Tracing:
@@ -135,10 +183,13 @@ def _trace_exported(model: nn.Module, example: Example, expected: Any) -> tuple[
 def _agrees(network: Network, expected: Any) -> bool:
     """Say whether a graph made for another batch computes the model's own result for the example inputs."""
     try:
-        proof = compare(expected, network.measure())
+        proofs = [compare(expected, network.measure())]
+        other = network.example.other if network.example is not None else None
+        if other is not None:
+            proofs.append(compare(other.result, network.run(example=other)))
     except Exception:  # noqa: BLE001 (a size that was settled wrongly can fail in any operator)
         return False
-    return not proof.fault and proof.verdict != "approximate"
+    return not any(proof.fault or proof.verdict == "approximate" for proof in proofs)
 
 
 def _trace_parts(

@@ -11,6 +11,7 @@ from torch import fx
 from embedl_deploy._graph.network import Network
 from embedl_deploy._graph.proof import Proof, compare, prove
 from embedl_deploy._graph.run import evaluating
+from embedl_deploy._graph.shapes import DynamicShapes
 from embedl_deploy._trace.tracing import Model, Tracing, trace
 from embedl_deploy._transform.match import Found, Matcher
 from embedl_deploy._transform.plan import Draft, Plan, Step, draft
@@ -120,6 +121,7 @@ def transform(
     *,
     target: TargetLike | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: DynamicShapes | None = None,
     allow_lossy: bool = False,
     verify: bool = True,
 ) -> TransformResult:
@@ -133,6 +135,8 @@ def transform(
             given.
         target: What the model is for, instead of patterns.
         kwargs: Example keyword inputs.
+        dynamic_shapes: Dimensions that must stay open, as ``torch.export`` takes them: by the name of an input, or in
+            the order of the inputs, ``{dimension: name}``. A rewrite that holds for one size only is then refused.
         allow_lossy: Also use patterns that change results.
         verify: Prove every rewrite, and the whole model, on the example inputs.
 
@@ -143,7 +147,7 @@ def transform(
         PatternError: A pattern cannot be run by a transform.
         BackendSelectionError: Neither patterns nor a target were given and no backend is active.
     """
-    made, clock = _draft(model, args, _chosen(patterns, target), kwargs, allow_lossy=allow_lossy)
+    made, clock = _draft(model, args, _chosen(patterns, target), kwargs, dynamic_shapes, allow_lossy=allow_lossy)
     return _finish(made.plan, made, clock, verify=verify)
 
 
@@ -154,10 +158,11 @@ def make_plan(
     *,
     target: TargetLike | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: DynamicShapes | None = None,
     allow_lossy: bool = False,
 ) -> Plan:
     """Say what `transform` would do, without doing it; the arguments are those of `transform`."""
-    return _draft(model, args, _chosen(patterns, target), kwargs, allow_lossy=allow_lossy)[0].plan
+    return _draft(model, args, _chosen(patterns, target), kwargs, dynamic_shapes, allow_lossy=allow_lossy)[0].plan
 
 
 def apply_plan(plan: Plan, *, verify: bool = True) -> TransformResult:
@@ -170,11 +175,12 @@ def _draft(
     args: tuple[Any, ...] | None,
     patterns: tuple[type[Pattern], ...],
     kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: DynamicShapes | None,
     *,
     allow_lossy: bool,
 ) -> tuple[Draft, dict[str, float]]:
     start = time.perf_counter_ns()
-    tracing = trace(model, args, kwargs)
+    tracing = trace(model, args, kwargs, dynamic_shapes)
     traced, ran = time.perf_counter_ns(), _ran(tracing)
     made = draft(tracing, patterns, allow_lossy=allow_lossy)
     planned = time.perf_counter_ns()

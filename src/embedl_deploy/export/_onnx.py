@@ -20,9 +20,11 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
 from embedl_deploy import dialect as dialects
 from embedl_deploy._graph.network import modules_of
+from embedl_deploy._graph.shapes import Dims, DynamicShapes, read_dynamic_shapes, resized, shapes_of_call
 from embedl_deploy.dialect._model import (
     LABELS,
     PLACED,
@@ -39,6 +41,7 @@ from embedl_deploy.dialect._portable import remedies_text
 from embedl_deploy.errors import ExportError, first_line, quoted_list
 from embedl_deploy.export._frozen import ExplicitAttention, exact_weights, freeze, is_int4
 from embedl_deploy.export._operators import DOMAIN, translations, write_quantizers
+from embedl_deploy.export._settled import settled_at
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.quantize import Sensitivity, retarget
 from embedl_deploy.quantize._quantization import find_quantization
@@ -144,6 +147,7 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     target: TargetLike | None = None,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_batch: bool = False,
+    dynamic_shapes: DynamicShapes | None = None,
     fallback: bool = False,
     input_names: list[str] | None = None,
     output_names: list[str] | None = None,
@@ -164,6 +168,8 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
             or a device with ``architecture`` and ``features``, as the hub's ``DeviceSpec``.
         kwargs: Example keyword inputs.
         dynamic_batch: Leave the first dimension of every input open.
+        dynamic_shapes: Leave these dimensions open, under these names: by the name of an input, or in the order of the
+            inputs, ``{dimension: name}`` as ``torch.export`` takes it. Give `transform` the same.
         fallback: Leave in float what the dialect cannot express, instead of refusing.
         input_names: Names of the inputs in the file.
         output_names: Names of the outputs in the file.
@@ -174,6 +180,7 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
 
     Raises:
         ExportError: The model is not calibrated, the folder is missing, or torch cannot export it.
+        InputError: An open dimension is of no input, or the model does not take the example inputs.
         DialectError: The dialect is unknown or cannot express the model.
         TargetError: The target is unknown, or names no dialect.
     """
@@ -186,7 +193,8 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
         model = _targeted(model, chosen, fallback=fallback)
     costs = costs_by_module(model, sensitivity)
     frozen = freeze(model)
-    proto = _export(frozen, args, dict(kwargs or {}), dynamic_batch, input_names, output_names)
+    dims = _open_dims(model, args, dict(kwargs or {}), dynamic_shapes, dynamic_batch=dynamic_batch)
+    proto = _export(frozen, args, dict(kwargs or {}), dims, input_names, output_names)
     _finish(proto, model, frozen)
     set_metadata(proto, {SENSITIVITY: costs, **_placed(proto, model)})
     note_remainders(proto, exact_weights(frozen))
@@ -194,8 +202,7 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
         record = find_quantization(model)
         if samples is None and record is not None:
             # A file without an open batch takes as many samples at once as the example inputs hold.
-            sizes = [len(value) for value in args if isinstance(value, torch.Tensor) and value.ndim]
-            samples = record.sample_batches(sizes[0] if sizes else 1)
+            samples = record.samples_like(args, dims)
         proto = dialects.lower(proto, chosen, fallback=fallback, samples=samples)
     onnx.save(proto, output)
     return output
@@ -240,12 +247,15 @@ def _export(
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    dynamic_batch: bool,
+    dims: Dims,
     input_names: list[str] | None,
     output_names: list[str] | None,
 ) -> onnx.ModelProto:
     """Run torch's exporter."""
-    shapes = _open_batch(model, args, kwargs) if dynamic_batch else None
+    shapes = None
+    if any(dims):
+        args, kwargs = resized(args, kwargs, dims)
+        shapes = shapes_of_call(model, args, kwargs, [dict(each) or None for each in dims])
 
     def run() -> torch.onnx.ONNXProgram | None:
         with _quiet():
@@ -264,21 +274,15 @@ def _export(
             if not attention.used:
                 raise
     except Exception as exc:
-        raise ExportError(_advice(exc, dynamic_batch=dynamic_batch)) from exc
+        cause: BaseException = exc
+        while isinstance(cause.__cause__, Exception):
+            cause = cause.__cause__
+        if any(dims):
+            raise ExportError(f"{settled_at(model, args, kwargs, dims)} torch says: {first_line(cause)}.") from exc
+        raise ExportError(f"torch cannot export this model: {first_line(cause)}.") from exc
     assert program is not None
     proto: onnx.ModelProto = program.model_proto
     return proto
-
-
-def _advice(exc: Exception, *, dynamic_batch: bool) -> str:
-    """Say what torch's exporter stumbled over, and what may help."""
-    cause: BaseException = exc
-    while isinstance(cause.__cause__, Exception):
-        cause = cause.__cause__
-    text = f"torch cannot export this model: {first_line(cause)}."
-    if dynamic_batch:
-        text += " If it exports without dynamic_batch=True, the model fixes its batch somewhere: leave it out."
-    return text
 
 
 @contextlib.contextmanager
@@ -296,18 +300,21 @@ def _quiet() -> Iterator[None]:
         remarks.setLevel(level)
 
 
-def _open_batch(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Leave the first dimension of every tensor open."""
-    batch = torch.export.Dim("batch", min=1)
-
-    def of(value: Any) -> Any:
-        return {0: batch} if isinstance(value, torch.Tensor) and value.ndim else None
-
-    if not kwargs:
-        return tuple(map(of, args))
-    nodes = model.graph.nodes if isinstance(model, fx.GraphModule) else ()
-    names = [str(node.target) for node in nodes if node.op == "placeholder"]
-    return {**dict(zip(names, map(of, args), strict=False)), **{name: of(value) for name, value in kwargs.items()}}
+def _open_dims(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    dynamic_shapes: DynamicShapes | None,
+    *,
+    dynamic_batch: bool,
+) -> Dims:
+    """Return the open dimensions of every leaf of the call; an open batch is the first dimension of every tensor."""
+    dims = read_dynamic_shapes(model, args, kwargs, dynamic_shapes)
+    if not dynamic_batch:
+        return dims
+    leaves = pytree.tree_leaves((args, dict(kwargs)))
+    batch = [{0: "batch"} if isinstance(leaf, torch.Tensor) and leaf.ndim else {} for leaf in leaves]
+    return tuple({**own, **named} for own, named in zip(batch, dims or batch, strict=True))
 
 
 def _finish(proto: onnx.ModelProto, model: nn.Module, frozen: nn.Module) -> None:

@@ -80,12 +80,14 @@ def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = Fal
             "or a function that runs them: for a single batch give [batch]."
         )
     statistics = {name: Histogram() for name, stub in stubs_of(model) if stub.fixed is None}
-    with _watching(model, statistics), evaluating([model]):
+    with _watching(model, statistics) as empty, evaluating([model]):
         if callable(forward_loop):
             forward_loop(model)
         else:
             _run_batches(model, forward_loop, progress=progress)
     found = Calibration(statistics)
+    if not found.batches and empty:
+        raise CalibrationError(f"the value at '{empty[0]}' is empty; leave empty batches out.", place=empty[0])
     if not found.batches:
         raise CalibrationError(
             "no calibration batch was seen: the loader is empty, or forward_loop never called the model it was given."
@@ -94,18 +96,22 @@ def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = Fal
 
 
 @contextlib.contextmanager
-def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator[None]:
-    """Let every stub show its values, with all quantization off; put everything back afterwards."""
+def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator[list[str]]:
+    """Let every stub show its values, with all quantization off; put everything back afterwards.
+
+    Gives the list of the places whose value was empty once, as a decoder's cache is before its first token.
+    """
     stubs, layers = dict(stubs_of(model)), [layer for _, layer in layers_of(model)]
     inbox = Inbox()
+    empty: list[str] = []
     try:
         with floating(model):
             for layer in layers:
                 with torch.no_grad():
                     layer.held = layer.folded()
             for name, histogram in statistics.items():
-                stubs[name].observer = _observer(histogram, inbox)
-            yield
+                stubs[name].observer = _observer(histogram, inbox, empty)
+            yield empty
             inbox.flush()
     finally:
         for layer in layers:
@@ -124,13 +130,14 @@ def floating(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _observer(histogram: Histogram, inbox: Inbox) -> Callable[[QuantStub, torch.Tensor], None]:
+def _observer(histogram: Histogram, inbox: Inbox, empty: list[str]) -> Callable[[QuantStub, torch.Tensor], None]:
 
     def observe(stub: QuantStub, value: torch.Tensor) -> None:
         if not value.is_floating_point():
             return
         if not value.numel():
-            raise CalibrationError(f"the value at '{stub.label}' is empty; leave empty batches out.", place=stub.label)
+            empty.append(stub.label)
+            return
         inbox.put(stub.label, histogram, value)
 
     return observe
@@ -233,7 +240,10 @@ def keeping_samples(model: fx.GraphModule) -> Iterator[Samples]:
         whole = len(given) == len(args) + len(kwargs)
         if space[0] < 0 or not whole or not all(isinstance(value, torch.Tensor) and value.ndim for value in given):
             return
-        for row in range(min([_SAMPLES - len(kept), *map(len, given)])):
+        # Rows are samples only where all inputs have as many.
+        if len({len(value) for value in given}) != 1:
+            return
+        for row in range(min(_SAMPLES - len(kept), len(given[0]))):
             sample = tuple(value[row : row + 1].detach().cpu().clone() for value in given)
             space[0] -= sum(value.numel() * value.element_size() for value in sample)
             if space[0] < 0:

@@ -143,13 +143,30 @@ class Quantization:
     # Some of the calibration data; what is decided on export is decided on it
     samples: Sequence[tuple[torch.Tensor, ...]] = field(default=(), repr=False)
 
-    def sample_batches(self, size: int) -> Samples | None:
-        """Return the samples in batches of a size; None when there are too few for one."""
-        # Those of the first one's shape: a sentence of another length is no part of the same batch.
-        shapes = [tuple(value.shape for value in sample) for sample in self.samples]
-        alike = [sample for sample, shape in zip(self.samples, shapes, strict=True) if shape == shapes[0]]
-        groups = [alike[start : start + size] for start in range(0, len(alike) - size + 1, max(1, size))]
-        return [tuple(torch.cat(parts) for parts in zip(*group, strict=True)) for group in groups] or None
+    def samples_like(
+        self, args: Sequence[object], dims: Sequence[Mapping[int, str]] = ()
+    ) -> list[tuple[torch.Tensor, ...]] | None:
+        """Return samples in batches that fit where the given inputs do; None when there are too few for one.
+
+        Args:
+            args: Example inputs; a batch has as many samples as they have, or one where the batch may differ.
+            dims: Dimensions in which a batch may differ from them, for each input.
+        """
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        if len(tensors) != len(args) or not all(value.ndim for value in tensors):
+            return None
+        opened = [set(each) for each in dims] or [set[int]()] * len(tensors)
+        # A file without an open batch takes as many samples at once as the example inputs hold.
+        size = 1 if not tensors or all(0 in each for each in opened) else max(1, len(tensors[0]))
+        alike: dict[tuple[torch.Size, ...], Samples] = {}
+        for sample in self.samples:
+            alike.setdefault(tuple(value.shape for value in sample), []).append(sample)
+        batches = [
+            tuple(torch.cat(parts) for parts in zip(*group[start : start + size], strict=True))
+            for group in alike.values()
+            for start in range(0, len(group) - size + 1, size)
+        ]
+        return [batch for batch in batches if _fits(batch, tensors, opened)] or None
 
     def __str__(self) -> str:
         total, done = len(self.placement.layers), len(self.placement.quantized)
@@ -163,6 +180,15 @@ class Quantization:
         if self.search is not None:
             lines += ["", str(self.search)]
         return "\n".join(lines)
+
+
+def _fits(batch: Sequence[torch.Tensor], like: Sequence[torch.Tensor], opened: Sequence[set[int]]) -> bool:
+    """Say whether a batch has the shapes of other inputs, but for open dimensions."""
+    return len(batch) == len(like) and all(
+        value.ndim == wanted.ndim
+        and all(dim in free or value.shape[dim] == side for dim, side in enumerate(wanted.shape))
+        for value, wanted, free in zip(batch, like, opened, strict=True)
+    )
 
 
 def find_quantization(model: nn.Module) -> Quantization | None:
