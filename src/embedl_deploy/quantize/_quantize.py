@@ -9,7 +9,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from embedl_deploy._graph.clone import copy_deep
-from embedl_deploy._graph.network import Example
+from embedl_deploy._graph.network import Example, Network
 from embedl_deploy.backend import Backend, discover_backends, get_backend
 from embedl_deploy.dialect import Dialect, dialects, get_dialect
 from embedl_deploy.errors import InputError, QuantizationError, quoted_list
@@ -60,8 +60,8 @@ def plan_qdq(
     placement = plan_placement(network, patterns, Skip(network, config.skip))
     if not any(decision.pattern for decision in placement.layers):
         raise QuantizationError(
-            f"no layer of this model is one the backend '{backend.name}' quantizes; "
-            "call transform(model, args) with the patterns of the same backend first."
+            f"no layer of this model is one the backend '{backend.name}' quantizes: it has {_operators(network)}. "
+            "Call transform(model, args) with the patterns of the same backend first, or export the model in float."
         )
     return replace(
         placement, integer_kernels=backend.integer_kernels, symmetric=backend.symmetric_activations, dialect=dialect,
@@ -106,6 +106,19 @@ def retarget(model: nn.Module, target: TargetLike | Dialect) -> fx.GraphModule:
     settle_formats(result)
     fit_weights(result)
     return result
+
+
+def _operators(network: Network) -> str:
+    """Name the operators of a network, a few of them."""
+    names = []
+    for node in network.graph.nodes:
+        module = network.module_of(node)
+        if module is not None:
+            names.append(type(module).__name__)
+        elif node.op in ("call_function", "call_method"):
+            names.append(str(getattr(node.target, "__name__", node.target)).partition(".")[0])
+    found = list(dict.fromkeys(names))
+    return ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
 
 
 def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to each stage)
