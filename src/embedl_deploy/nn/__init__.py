@@ -1,5 +1,6 @@
 """Modules shaped like the kernels of a target: what patterns put into a network."""
 
+from embedl_deploy.nn.embedding import Int8Embedding
 from embedl_deploy.nn.fused import (
     CLAMPS,
     FusedAdaptiveAvgPool2d,
@@ -65,6 +66,7 @@ __all__ = [
     "FusedSiLU",
     "FusedSoftmaxAttention",
     "Grid",
+    "Int8Embedding",
     "MatMul",
     "Mode",
     "Multiply",

@@ -130,6 +130,7 @@ ONNXRUNTIME_CONVERSIONS = (
     patterns.ConvTransposeToPixelShufflePattern,
     patterns.DecomposeMultiheadAttentionPattern,
     patterns.DecomposeWindowAttentionPattern,
+    patterns.Int8EmbeddingPattern,
 )
 ONNXRUNTIME_FUSIONS = (
     patterns.ConvBNClampPattern,

@@ -20,6 +20,7 @@ from embedl_deploy.patterns.conversions import (
     SigmoidMultiplyToSiLUPattern,
     conv1x1_of,
 )
+from embedl_deploy.patterns.embedding import Int8EmbeddingPattern
 from embedl_deploy.patterns.fusions import (
     AdaptiveAvgPoolPattern,
     AddReLUPattern,
@@ -68,6 +69,7 @@ __all__ = [
     "FoldNormForwardPattern",
     "FoldNormIntoLinearPattern",
     "FoldShiftPattern",
+    "Int8EmbeddingPattern",
     "LayerNormPattern",
     "LinearPattern",
     "LinearReLUPattern",
