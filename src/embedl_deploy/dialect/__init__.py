@@ -43,14 +43,13 @@ from embedl_deploy.dialect._dialects import (
 if TYPE_CHECKING:
     from embedl_deploy.dialect._check import check
     from embedl_deploy.dialect._device import dialect_for, family_for, family_here
-    from embedl_deploy.dialect._files import input_names
+    from embedl_deploy.dialect._files import input_names, notes_of
     from embedl_deploy.dialect._lower import Relowered, lower, relower
-    from embedl_deploy.dialect._model import notes_of
     from embedl_deploy.dialect._portable import RemedyRow, remedies_of
 
 __getattr__ = lazy(
-    __name__, _check="check", _device="dialect_for family_for family_here", _files="input_names",
-    _lower="Relowered lower relower", _model="notes_of", _portable="RemedyRow remedies_of",
+    __name__, _check="check", _device="dialect_for family_for family_here", _files="input_names notes_of",
+    _lower="Relowered lower relower", _portable="RemedyRow remedies_of",
 )  # fmt: skip
 
 __all__ = [

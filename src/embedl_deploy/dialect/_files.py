@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import external_data_helper, version_converter
 
 from embedl_deploy.dialect._dialects import PAIR
-from embedl_deploy.dialect._model import opset_of
+from embedl_deploy.dialect._model import NOTES, opset_of, read_entry
 from embedl_deploy.errors import ModelFileError, first_line
 from embedl_device.readers import check_pieces, find_piece, read_piece, telling, tensor_bytes
 
@@ -36,6 +36,15 @@ def load(source: onnx.ModelProto | str | os.PathLike[str]) -> onnx.ModelProto:
         raise ModelFileError(f"{str(path)!r} is no ONNX model: it has no operators.", path=str(path))
     check_graph(model, str(path))
     return model
+
+
+def notes_of(model: onnx.ModelProto | str | os.PathLike[str]) -> tuple[str, ...]:
+    """Return what lowering gave up or left out, a line each, of a file or a model in memory.
+
+    Raises:
+        ModelFileError: The file cannot be read, or the metadata is damaged.
+    """
+    return tuple(map(str, read_entry(load(model), NOTES, "[]")))
 
 
 def input_names(source: onnx.ModelProto | str | os.PathLike[str]) -> list[str]:

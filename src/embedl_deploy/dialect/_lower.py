@@ -19,7 +19,7 @@ from embedl_deploy.dialect._constants import (
     unquantize_unsupported_layers,
 )
 from embedl_deploy.dialect._dialects import PAIR, WEIGHTED, Dialect, get_dialect
-from embedl_deploy.dialect._files import check_graph, load, raise_opset, relax_opset, save
+from embedl_deploy.dialect._files import check_graph, load, notes_of, raise_opset, relax_opset, save
 from embedl_deploy.dialect._float16 import to_float16
 from embedl_deploy.dialect._model import (
     DIALECT,
@@ -31,7 +31,6 @@ from embedl_deploy.dialect._model import (
     REMEDIES,
     QdqModel,
     metadata,
-    notes_of,
     opset_of,
     read,
     read_entry,

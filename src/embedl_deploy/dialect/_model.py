@@ -6,7 +6,6 @@ change placement and number formats without touching the graph.
 
 import base64
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
@@ -136,17 +135,6 @@ def read_entry(model: onnx.ModelProto, key: str, default: str) -> Any:
     if not isinstance(found, type(json.loads(default))):
         raise ModelFileError(f"The metadata {key!r} is not JSON of the form {default}. Remove it to go on without.")
     return found
-
-
-def notes_of(model: onnx.ModelProto | str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return what lowering gave up or left out, a line each, of a file or a model in memory.
-
-    Raises:
-        ModelFileError: The file cannot be read, or the metadata is damaged.
-    """
-    from embedl_deploy.dialect._files import load  # noqa: PLC0415 - it imports this file
-
-    return tuple(map(str, read_entry(load(model), NOTES, "[]")))
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
