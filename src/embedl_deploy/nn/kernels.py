@@ -98,7 +98,8 @@ class _Stand(torch.autograd.Function):
 
     @staticmethod
     def forward(_ctx: Any, _smooth: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-        return exact.view_as(exact)
+        # A copy, not a view: what follows may be an activation that works in place.
+        return exact.clone()
 
     @staticmethod
     def backward(_ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -122,3 +122,12 @@ def test_only_a_global_pooling_runs_on_integers(size: int | tuple[int, int], on_
 
 def discovered(name: str) -> Backend:
     return next(backend for backend in discover_backends() if backend.name == name)
+
+
+def test_an_activation_in_place_follows_an_integer_layer_that_has_a_gradient() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(inplace=True), nn.Linear(16, 4)).eval()
+    value = torch.randn(4, 8)
+    result = quantize(transform(model, (value,), ONNXRUNTIME).model, (value,), backend="onnxruntime")
+    result(value).sum().backward()
+    assert all(parameter.grad is not None for parameter in result.parameters() if parameter.requires_grad)
