@@ -5,7 +5,7 @@ The tree reads in the order of the data:
 
     Chain(Op(nn.Conv2d, name="conv"), Maybe(Op(nn.BatchNorm2d, name="bn")), Op(nn.ReLU, name="act"))
 
-    Op(*kinds)      one node: a module of exactly these types, one of these functions, or a dotted name
+    Op(*kinds)      one node: a module of exactly these types, one of these functions, or a dotted name (".t", a method)
     Maybe(op)       the node may be absent
     Repeat(op)      the node any number of times, in a row; with no kinds, any elementwise one
     Fork(op, a, b)  a node where two branches meet, in either order; `Value(name)` is a branch that may be anything

@@ -205,7 +205,7 @@ def _kinds_of(network: Network, node: fx.Node) -> tuple[Kind, ...]:
     if node.op == "call_function" and callable(node.target):
         module_name = getattr(node.target, "__module__", "")
         return (node.target, f"{module_name}.{getattr(node.target, '__name__', '')}")
-    return ()
+    return (f".{node.target}",) if node.op == "call_method" else ()
 
 
 def _depths(graph: fx.Graph) -> dict[fx.Node, int]:

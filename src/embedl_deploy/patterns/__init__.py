@@ -40,6 +40,7 @@ from embedl_deploy.patterns.fusions import (
 )
 from embedl_deploy.patterns.merging import (
     FoldFactorPattern,
+    FoldNormAcrossFlattenPattern,
     FoldNormForwardPattern,
     FoldNormIntoLinearPattern,
     FoldShiftPattern,
@@ -66,6 +67,7 @@ __all__ = [
     "DecomposeWindowAttentionPattern",
     "FlattenLinearToConv1x1Pattern",
     "FoldFactorPattern",
+    "FoldNormAcrossFlattenPattern",
     "FoldNormForwardPattern",
     "FoldNormIntoLinearPattern",
     "FoldShiftPattern",

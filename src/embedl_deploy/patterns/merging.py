@@ -217,11 +217,41 @@ class FoldNormIntoLinearPattern(_MergedPattern):
 
     def replace(self, match: Match) -> Replacement:
         """Scale the weight's rows and shift the bias."""
-        linear, affine = match.module("linear", nn.Linear), Affine.of(match.module("bn"))
-        weight = linear.weight.detach().double() * affine.factor[:, None]
-        own: torch.Tensor | None = linear.bias
-        bias = affine.shift if own is None else affine.shift + own.detach().double() * affine.factor
-        return linear_like(linear, weight, bias)
+        return _normed(match)
+
+
+class FoldNormAcrossFlattenPattern(_MergedPattern):
+    """Fold a batch norm into the fully connected layer before it, where the code flattens for it and back again."""
+
+    tree = Chain(
+        Op(nn.Linear, name="linear"),
+        Op(nn.Flatten, name="flatten"),
+        Op(*BATCH_NORMS, name="bn"),
+        Op(".reshape_as", ".view_as", name="unflatten"),
+    )
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse a flattening that takes the channels in, and a shape that is not the linear layer's."""
+        linear, shape = match.module("linear", nn.Linear), match.shape("bn")
+        if shape is None or len(shape) != 2 or shape[1] != linear.out_features:
+            return Refusal("it does not flatten everything but the channels, or the shape is unknown")
+        if match.node("unflatten").args[1] is not match.node("linear"):
+            return Refusal("it is given another shape than the linear layer's result has")
+        return _norm_refusal(match.module("bn")) or _shared(match, "linear")
+
+    def replace(self, match: Match) -> Replacement:
+        """Scale the weight's rows and shift the bias; the shape is the linear layer's own."""
+        data = match.node("linear").args[0]
+        assert isinstance(data, fx.Node)
+        return Call(_normed(match), (match.inputs.index(data),))
+
+
+def _normed(match: Match) -> nn.Module:
+    linear, affine = match.module("linear", nn.Linear), Affine.of(match.module("bn"))
+    weight = linear.weight.detach().double() * affine.factor[:, None]
+    own: torch.Tensor | None = linear.bias
+    bias = affine.shift if own is None else affine.shift + own.detach().double() * affine.factor
+    return linear_like(linear, weight, bias)
 
 
 def linear_like(like: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Module:
@@ -433,6 +463,7 @@ MERGING = (
     MergeBranchesPattern,
     MergeIdentityBranchPattern,
     FoldNormIntoLinearPattern,
+    FoldNormAcrossFlattenPattern,
     FoldNormForwardPattern,
     FoldFactorPattern,
     FoldShiftPattern,

@@ -10,6 +10,7 @@ from torch import nn
 from embedl_deploy import transform
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.patterns import (
+    FoldNormAcrossFlattenPattern,
     FoldNormForwardPattern,
     FoldNormIntoLinearPattern,
     MergeBranchesPattern,
@@ -101,6 +102,27 @@ def test_a_batch_norm_goes_into_the_linear_layer_before_it() -> None:
     check_pattern(
         FoldNormIntoLinearPattern, model, (torch.randn(3, 4, 6),), matches=0, tolerance=0, refuses=["dimension 1 of 3"]
     )
+
+
+class Tokens(nn.Module):
+    """A batch norm over the tokens of a transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+        self.bn = nn.BatchNorm1d(5)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        value = self.linear(value)
+        result: torch.Tensor = self.bn(value.flatten(0, 1)).reshape_as(value)
+        return result
+
+
+def test_a_batch_norm_over_tokens_goes_into_the_linear_layer() -> None:
+    result = check_pattern(
+        FoldNormAcrossFlattenPattern, warm(Tokens()), (torch.randn(3, 4, 6),), matches=1, tolerance=TOLERANCE
+    )
+    assert kinds(result.model) == ["Linear"]
 
 
 @pytest.mark.parametrize(
