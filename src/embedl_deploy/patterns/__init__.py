@@ -48,6 +48,7 @@ from embedl_deploy.patterns.merging import (
     MergeIdentityBranchPattern,
     MergeLinearsPattern,
     MergePointwisePattern,
+    SplitNormPattern,
 )
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "SiLUPattern",
     "SigmoidMultiplyToSiLUPattern",
     "SoftmaxAttentionPattern",
+    "SplitNormPattern",
     "StemConvBNReLUMaxPoolPattern",
     "conv1x1_of",
 ]

@@ -11,8 +11,21 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from embedl_deploy.nn.ops import Add, Multiply
-from embedl_deploy.pattern import Call, Chain, Fork, Match, Maybe, Op, Pattern, Phase, Refusal, Replacement, Value
+from embedl_deploy.nn.ops import Add, Concat, Multiply
+from embedl_deploy.pattern import (
+    Call,
+    Chain,
+    Expand,
+    Fork,
+    Match,
+    Maybe,
+    Op,
+    Pattern,
+    Phase,
+    Refusal,
+    Replacement,
+    Value,
+)
 from embedl_deploy.patterns.fusions import BATCH_NORMS, CONVOLUTIONS
 
 _CONVOLUTIONS: dict[int, type[nn.Module]] = {3: nn.Conv1d, 4: nn.Conv2d, 5: nn.Conv3d}
@@ -260,6 +273,52 @@ def linear_like(like: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None
     return _held(made, like, weight, bias)
 
 
+class SplitNormPattern(_MergedPattern):
+    """Split a batch norm behind a concat of convolutions into one for each, which the convolution takes in."""
+
+    tree = Chain(Op(Concat, name="concat"), Op(*BATCH_NORMS, name="bn"))
+
+    def check(self, match: Match) -> Refusal | None:
+        """Refuse a concat along another dimension, and of anything but convolutions that nobody else reads."""
+        layers = [match.view.module_of(value) for value in match.node("concat").all_input_nodes]
+        alone = all(len(value.users) == 1 for value in match.node("concat").all_input_nodes)
+        if not alone or not all(isinstance(layer, nn.modules.conv._ConvNd) for layer in layers):
+            return Refusal("it reads more than convolutions that nobody else reads", informative=False)
+        if match.module("concat", Concat).dim != 1 or len(layers) != len(match.node("concat").args):
+            return Refusal("it does not put different values together along the channels", informative=False)
+        return _norm_refusal(match.module("bn"))
+
+    def replace(self, match: Match) -> Replacement:
+        """Normalize every part, then put them together."""
+        bn: Any = match.module("bn")
+        graph, parts, start = fx.Graph(), dict[str, nn.Module](), 0
+        values = [graph.placeholder(f"value_{number}") for number in range(len(match.inputs))]
+        normal = []
+        for number, (value, source) in enumerate(zip(values, match.inputs, strict=True)):
+            conv: Any = match.view.module_of(source)
+            parts[f"bn_{number}"] = _cut(bn, start, start + conv.out_channels)
+            normal.append(graph.call_module(f"bn_{number}", (value,)))
+            start += conv.out_channels
+        parts["concat"] = match.module("concat")
+        graph.output(graph.call_module("concat", tuple(normal)))
+        return Expand(fx.GraphModule(parts, graph))
+
+
+def _cut(bn: Any, start: int, end: int) -> nn.Module:
+    """Return the batch norm of some of the channels; weights share the memory of the whole."""
+    made: Any = type(bn)(end - start, bn.eps, bn.momentum, affine=False)
+    made.running_mean = bn.running_mean[start:end].clone()
+    made.running_var = bn.running_var[start:end].clone()
+    for name in ("weight", "bias"):
+        whole = getattr(bn, name)
+        if whole is not None:
+            part = nn.Parameter(whole.detach()[start:end], requires_grad=whole.requires_grad)
+            made.register_parameter(name, part)
+    made.affine = bn.weight is not None
+    module: nn.Module = made.train(bn.training)
+    return module
+
+
 class FoldNormForwardPattern(_MergedPattern):
     """Fold a batch norm into the convolution or fully connected layer that reads it, where none stands before it."""
 
@@ -464,6 +523,7 @@ MERGING = (
     MergeIdentityBranchPattern,
     FoldNormIntoLinearPattern,
     FoldNormAcrossFlattenPattern,
+    SplitNormPattern,
     FoldNormForwardPattern,
     FoldFactorPattern,
     FoldShiftPattern,

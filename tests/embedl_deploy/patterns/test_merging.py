@@ -125,6 +125,28 @@ def test_a_batch_norm_over_tokens_goes_into_the_linear_layer() -> None:
     assert kinds(result.model) == ["Linear"]
 
 
+class Mixed(nn.Module):
+    """Convolutions of several sizes side by side, and one batch norm behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(3, 4, 3, padding=1)
+        self.other = nn.Conv2d(3, 6, 5, padding=2)
+        self.bn = nn.BatchNorm2d(10)
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.bn(torch.cat([self.one(value), self.other(value)], 1)).relu()
+        return result
+
+
+def test_a_batch_norm_behind_a_concat_goes_into_each_convolution() -> None:
+    result = transform(warm(Mixed()), (torch.randn(1, 3, 8, 8),), ONNXRUNTIME)
+    assert kinds(result.model) == ["FusedConvBN", "FusedConvBN", "Concat", "ReLU"]
+    assert not result.report.norms
+    assert result.report.proof is not None
+    assert result.report.proof.relative_error < TOLERANCE
+
+
 @pytest.mark.parametrize(
     "layer", [nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3, groups=2), nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect")]
 )
