@@ -103,7 +103,18 @@ class _Builder:
         source = node.args[0] if node.args else None
         if stem == "getitem" and isinstance(source, fx.Node) and _stem(source) in _TUPLES:
             return "Split"
+        if stem == "getitem" and isinstance(source, fx.Node) and self._gives_several(source):
+            # A value among several moves nothing: there is no one value before it that could be rounded instead.
+            return "Member"
         return _FUNCTIONS.get(stem, stem)
+
+    def _gives_several(self, node: fx.Node) -> bool:
+        """Say whether a node gives a tuple, as a recurrent layer does."""
+        if isinstance(self.network.module_of(node), nn.RNNBase | nn.RNNCellBase | nn.MultiheadAttention):
+            return True
+        if (known := node.meta.get("val")) is not None:
+            return isinstance(known, tuple | list)
+        return self.network.example is not None and self.network.shape_of(node) is None
 
     def _fused(self, node: fx.Node, module: nn.Module, inputs: tuple[str, ...]) -> None:
         match module:
