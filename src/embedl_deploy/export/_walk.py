@@ -109,17 +109,23 @@ def ends_of(value: StubValue) -> tuple[float, float]:
 
 
 def escaping(graph: onnx.GraphProto) -> dict[str, list[str]]:
-    """Return by place the tensors that other places read: what its layer gives."""
+    """Return by place the tensors that other places read: what its layer gives.
+
+    Of a layer that gives several, only what one node makes: else nobody knows their order (an LSTM's states come from
+    one node, its result from a later one).
+    """
     readers = consumers(graph)
     outputs = {value.name for value in graph.output}
     found: dict[str, list[str]] = {}
+    makers: dict[str, set[str]] = {}
     for node in graph.node:
         place = place_of(node)
         for name in node.output:
             outside = any(place_of(reader) != place for reader, _ in readers.get(name, ()))
             if name and place and (outside or name in outputs):
                 found.setdefault(place, []).append(name)
-    return found
+                makers.setdefault(place, set()).add(node.name)
+    return {place: names for place, names in found.items() if len(makers[place]) == 1}
 
 
 def place_of(node: onnx.NodeProto) -> str:
