@@ -4,6 +4,7 @@ What neither front end can follow stays whole as an opaque module, and the traci
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -267,6 +268,13 @@ def _trace_error(model: nn.Module, failure: TraceFailure, export: TraceFailure |
     lines = [f"{place} cannot be traced.", f"torch.fx: {failure}"]
     if export is None:
         lines.append("torch.export was not tried: it needs example inputs; call transform(model, args).")
+    elif unknown := re.search(r"Found <class '([\w.]+)'> in output", export.reason):
+        kind = unknown[1].rpartition(".")[2]
+        lines.append(
+            f"torch.export: the model returns a {kind}, and a graph returns tensors. Where it is the cache of a "
+            "Hugging Face model, call it without: transform(model, args, kwargs={'use_cache': False}); otherwise "
+            "wrap the model in one that returns its tensors."
+        )
     else:
         lines.append(
             f"torch.export: {export}\nA branch on tensor values in the model's own forward has no graph; "

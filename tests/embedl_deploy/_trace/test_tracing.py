@@ -416,3 +416,19 @@ def test_inputs_of_the_wrong_shape() -> None:
 def test_a_lone_tensor_is_the_only_input() -> None:
     """The common slip of leaving the tuple out is understood."""
     assert transform(ConvBNAct().eval(), image(), FUSIONS).matches  # type: ignore[arg-type]
+
+
+class Cache:
+    """An object that torch.export does not know, as a decoder's cache is."""
+
+
+class Caching(nn.Module):
+    """A model that returns more than tensors, in code that torch.fx cannot follow."""
+
+    def forward(self, x: torch.Tensor, **_: object) -> tuple[torch.Tensor, Cache]:
+        return x + 1, Cache()
+
+
+def test_an_output_that_is_no_tensor_is_named_with_the_remedy() -> None:
+    with pytest.raises(TraceError, match=r"returns a Cache, and a graph returns tensors.*'use_cache': False"):
+        transform(Caching().eval(), (image(),), FUSIONS)
