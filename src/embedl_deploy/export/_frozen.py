@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx, nn
-from torch.overrides import TorchFunctionMode
 
 from embedl_deploy._graph.clone import copy_deep
 from embedl_deploy._graph.network import modules_of
@@ -153,52 +152,6 @@ class _Step(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)
-
-
-class ExplicitAttention(TorchFunctionMode):
-    """Computes attention by products and a softmax while a model is exported.
-
-    torch's exporter does so too with `scaled_dot_product_attention`, but assumes another memory layout than it then
-    has: where a reshape follows, it fails with "Cannot view a tensor with shape ...".
-
-    Attributes:
-        used: Whether there was an attention.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used = False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Call the function, or what stands for it."""
-        if func is not nn.functional.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
-        self.used = True
-        return _attention(*args, **(kwargs or {}))
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor:
-    del dropout_p  # Nothing is dropped in a file.
-    if enable_gqa:
-        key, value = (one.repeat_interleave(query.size(-3) // one.size(-3), -3) for one in (key, value))
-    scores = torch.matmul(query, key.transpose(-2, -1)) * (query.size(-1) ** -0.5 if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool, device=query.device).tril()
-    if attn_mask is not None:
-        hidden = attn_mask.dtype == torch.bool
-        scores = scores.masked_fill(~attn_mask, -torch.inf) if hidden else scores + attn_mask
-    return torch.matmul(torch.softmax(scores, -1), value)
 
 
 def freeze(model: nn.Module) -> nn.Module:

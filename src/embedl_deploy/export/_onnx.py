@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from embedl_deploy import dialect as dialects
 from embedl_deploy._graph.network import modules_of
 from embedl_deploy._graph.shapes import Dims, DynamicShapes, read_dynamic_shapes, resized, shapes_of_call
+from embedl_deploy.dialect._files import save
 from embedl_deploy.dialect._model import (
     LABELS,
     PLACED,
@@ -39,7 +40,8 @@ from embedl_deploy.dialect._model import (
 from embedl_deploy.dialect._names import note_modules
 from embedl_deploy.dialect._portable import remedies_text
 from embedl_deploy.errors import ExportError, first_line, quoted_list
-from embedl_deploy.export._frozen import ExplicitAttention, exact_weights, freeze, is_int4
+from embedl_deploy.export._check import check_file
+from embedl_deploy.export._frozen import exact_weights, freeze, is_int4
 from embedl_deploy.export._operators import DOMAIN, translations, write_quantizers
 from embedl_deploy.export._settled import settled_at
 from embedl_deploy.nn import QuantStub
@@ -179,7 +181,8 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
             that `quantize` kept of the calibration data.
 
     Raises:
-        ExportError: The model is not calibrated, the folder is missing, or torch cannot export it.
+        ExportError: The model is not calibrated, the folder is missing, torch cannot export it, or the file would not
+            be valid; nothing is written then.
         InputError: An open dimension is of no input, or the model does not take the example inputs.
         DialectError: The dialect is unknown or cannot express the model.
         TargetError: The target is unknown, or names no dialect.
@@ -198,14 +201,16 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     _finish(proto, model, frozen)
     set_metadata(proto, {SENSITIVITY: costs, **_placed(proto, model)})
     note_remainders(proto, exact_weights(frozen))
-    if chosen is not None:
+    if chosen is None:
+        check_file(proto, model)
+    else:
         record = find_quantization(model)
         if samples is None and record is not None:
             # A file without an open batch takes as many samples at once as the example inputs hold.
             samples = record.samples_like(args, dims)
         proto = dialects.lower(proto, chosen, fallback=fallback, samples=samples)
-    onnx.save(proto, output)
-    return output
+        check_file(proto, model, optimize=chosen.is_onnxruntime)
+    return save(proto, output)
 
 
 def _targeted(model: nn.Module, dialect: dialects.Dialect, *, fallback: bool) -> nn.Module:
@@ -213,7 +218,6 @@ def _targeted(model: nn.Module, dialect: dialects.Dialect, *, fallback: bool) ->
     record = find_quantization(model)
     if record is None or fallback or dialect.name not in record.placement.variants:
         return model
-    # Trained since it was placed, a model's weights are fitted anew.
     return retarget(model, dialect)
 
 
@@ -256,23 +260,13 @@ def _export(
     if any(dims):
         args, kwargs = resized(args, kwargs, dims)
         shapes = shapes_of_call(model, args, kwargs, [dict(each) or None for each in dims])
-
-    def run() -> torch.onnx.ONNXProgram | None:
+    try:
         with _quiet():
-            return torch.onnx.export(
+            program = torch.onnx.export(
                 model, args, kwargs=dict(kwargs), dynamo=True, opset_version=OPSET, dynamic_shapes=shapes,
                 input_names=input_names, output_names=output_names, verbose=False,
                 custom_translation_table=translations(),
             )  # fmt: skip
-
-    try:
-        try:
-            program = run()
-        except Exception:
-            with (attention := ExplicitAttention()):
-                program = run()
-            if not attention.used:
-                raise
     except Exception as exc:
         cause: BaseException = exc
         while isinstance(cause.__cause__, Exception):

@@ -58,6 +58,14 @@ def fit_weights(model: fx.GraphModule) -> None:
     put_quantization(model, replace(record, fitted=fitted))
 
 
+def is_fitted(model: fx.GraphModule) -> bool:
+    """Tell whether the weights are those that were fitted: training drops them, all at once."""
+    changed = {name for name, fit in quantization_of(model).fitted.items() if fit.remedy not in ("none", "unsigned")}
+    found = dict(layers_of(model))
+    quantizers = [found[name].weight_quantizer for name in changed]
+    return bool(changed) and all(each is not None and each.fitted is not None for each in quantizers)
+
+
 def _paired_layers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[QuantizedLayer, float]]]:
     """List the layers whose kernels add products in pairs, with the step of their input."""
     stubs = {name: stub for name, stub in stubs_of(model) if stub.quantizes and stub.calibrated}

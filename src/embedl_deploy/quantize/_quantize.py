@@ -16,7 +16,7 @@ from embedl_deploy.errors import InputError, QuantizationError, quoted_list
 from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, calibrate, describe, keeping_samples
 from embedl_deploy.quantize._config import MaxDrop, ModulesToSkip, QuantConfig
 from embedl_deploy.quantize._corrections import QuantState, Sample, apply_corrections, halves, run_sample
-from embedl_deploy.quantize._fit import fit_weights
+from embedl_deploy.quantize._fit import fit_weights, is_fitted
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._insert import insert_qdq, transformed_network, wire
 from embedl_deploy.quantize._placement import Placement, Skip, plan_placement
@@ -102,9 +102,12 @@ def retarget(model: nn.Module, target: TargetLike | Dialect) -> fx.GraphModule:
         )
     assert isinstance(model, fx.GraphModule)
     result = copy_deep(model)
-    wire(result, replace(placement, dialect=dialect.name))
+    same = placement.dialect == dialect.name
+    if not same:
+        wire(result, replace(placement, dialect=dialect.name))
     settle_formats(result)
-    fit_weights(result)
+    if not (same and is_fitted(result)):
+        fit_weights(result)
     return result
 
 

@@ -353,3 +353,17 @@ def test_a_weight_that_a_dialect_leaves_in_float_has_no_stale_type(tmp_path: Pat
     model = quantize(network, (value,), None, [value], backend=TENSORRT)
     path = export_onnx(model, (value,), tmp_path / "net.onnx", dialect="onnxruntime-x86")
     assert {node.op_type for node in onnx.load(path).graph.node} >= {"Conv", "ConvTranspose", "MatMul"}
+
+
+def test_an_invalid_file_is_not_written(tmp_path: Path) -> None:
+    """A model that was made half after it was quantized: one error that names the operator, and the old file stays."""
+    torch.manual_seed(0)
+    value = torch.randn(2, 8)
+    model = transform(nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), (value,), ONNXRUNTIME).model
+    quantized = quantize(model, (value,), None, [value], backend=ONNXRUNTIME)
+    path = tmp_path / "net.onnx"
+    path.write_text("what was there")
+    with pytest.raises(ExportError, match=r"not be valid at '.*/QuantizeLinear'.*float16.*model\.float\(\)"):
+        export_onnx(quantized.half(), (value.half(),), path)
+    assert [one.name for one in tmp_path.iterdir()] == ["net.onnx"]
+    assert path.read_text() == "what was there"
