@@ -1,4 +1,4 @@
-"""Other people's networks with random weights: torchvision's and Hugging Face's."""
+"""Other people's networks with random weights: torchvision's, timm's and Hugging Face's."""
 
 import warnings
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from support.hugging_face_zoo import ARCHITECTURES
 from support.vision import declare_operators
 
 declare_operators()
@@ -16,6 +17,33 @@ SEGMENTATION = (
     "lraspp_mobilenet_v3_large",
 )  # fmt: skip
 HUGGING_FACE = ("vit", "dinov2", "swin", "convnext", "segformer", "mobilevit", "bert", "rt_detr", "resnet")
+VIDEO = ("mc3_18", "r2plus1d_18", "r3d_18", "s3d", "swin3d_t")
+FLOW = ("raft_large", "raft_small")
+DETECTION = (
+    "fasterrcnn_mobilenet_v3_large_320_fpn", "fasterrcnn_resnet50_fpn", "fcos_resnet50_fpn",
+    "keypointrcnn_resnet50_fpn", "maskrcnn_resnet50_fpn", "retinanet_resnet50_fpn", "ssd300_vgg16",
+    "ssdlite320_mobilenet_v3_large",
+)  # fmt: skip
+# One of each kind, its smallest.
+TIMM = (
+    "beit_base_patch16_224", "botnet26t_256", "caformer_s18", "cait_xxs24_224", "coat_lite_tiny", "coatnet_nano_rw_224",
+    "convit_tiny", "convmixer_768_32", "convnext_atto", "convnextv2_atto", "crossvit_tiny_240", "cs3darknet_s",
+    "cspresnet50", "davit_tiny", "deit_tiny_patch16_224", "densenet121", "dla46_c", "dm_nfnet_f0", "dpn48b",
+    "edgenext_xx_small", "efficientformer_l1", "efficientformerv2_s0", "efficientnet_b0", "efficientvit_b0",
+    "efficientvit_m0", "ese_vovnet19b_dw", "eva02_tiny_patch14_224", "fasternet_t0", "fastvit_t8", "focalnet_tiny_srf",
+    "gcvit_xxtiny", "ghostnetv2_100", "gmlp_ti16_224", "hardcorenas_a", "hgnetv2_b0", "hiera_tiny_224",
+    "hrnet_w18_small", "inception_next_atto", "inception_v4", "lcnet_050", "legacy_seresnet18", "levit_128s",
+    "mambaout_femto", "maxvit_rmlp_pico_rw_256", "mixer_s32_224", "mixnet_s", "mobilenetv2_100",
+    "mobilenetv3_small_100", "mobilenetv4_conv_small", "mobileone_s0", "mobilevit_xxs", "mobilevitv2_050",
+    "mvitv2_tiny", "nest_tiny", "nextvit_small", "nf_resnet50", "pit_ti_224", "poolformer_s12", "pvt_v2_b0",
+    "rdnet_tiny", "regnety_002", "repghostnet_050", "repvgg_a0", "repvit_m0_9", "res2net50_14w_8s", "resmlp_12_224",
+    "resnest14d", "resnet18", "resnetv2_50", "rexnet_100", "selecsls42b", "sequencer2d_s", "shvit_s1", "skresnet18",
+    "starnet_s050", "swiftformer_xs", "swin_tiny_patch4_window7_224", "swinv2_cr_tiny_224", "swinv2_tiny_window8_256",
+    "tiny_vit_5m_224", "tnt_s_patch16_224", "tresnet_m", "twins_svt_small", "vgg11_bn", "visformer_tiny",
+    "vit_relpos_small_patch16_224", "vit_tiny_patch16_224", "vitamin_small_224", "volo_d1_224", "xception41",
+    "xcit_nano_12_p16_224",
+)  # fmt: skip
+_TIMM_SIZES = {"efficientformer_l1": 224, "inception_v4": 96}
 _SIZES = {"inception_v3": 75}
 _TRAINED_AT = {"inception_v3": 299, "googlenet": 128}  # their auxiliary heads need larger maps
 _FIXED_SIZE = ("vit_", "maxvit", "swin_v2")
@@ -48,16 +76,49 @@ def torchvision_model(name: str, size: int | None = None) -> tuple[nn.Module, tu
     return model.eval(), (torch.randn(1, 3, size, size),)
 
 
+def video_model(name: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """Build one of torchvision's models of clips with random weights, and an example clip."""
+    import torchvision.models as zoo
+
+    torch.manual_seed(0)
+    model: nn.Module = zoo.get_model(name, weights=None)
+    shape = (3, 16, 64, 64) if name == "s3d" else (3, 4, 48, 48)
+    stir(model)
+    settle(model, torch.randn(2, *shape))
+    return model.eval(), (torch.randn(1, *shape),)
+
+
+def flow_model(name: str) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    """Build one of torchvision's models of motion with random weights, and two example pictures."""
+    import torchvision.models as zoo
+
+    torch.manual_seed(0)
+    model: nn.Module = zoo.get_model(name, weights=None)
+    return model.eval(), (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128))
+
+
+def detection_model(name: str) -> tuple[nn.Module, tuple[list[torch.Tensor]]]:
+    """Build one of torchvision's detectors with random weights, and a list of one example picture."""
+    import torchvision.models as zoo
+
+    torch.manual_seed(0)
+    model: nn.Module = zoo.get_model(name, weights=None, weights_backbone=None)
+    return model.eval(), ([torch.rand(3, 128, 128)],)
+
+
 def timm_model(name: str) -> tuple[nn.Module, tuple[torch.Tensor]]:
-    """Build one of timm's models with random weights, and an example input of its own size."""
+    """Build one of timm's models with random weights, and an example input, small where the model allows it."""
     import timm
 
     torch.manual_seed(0)
+    size = _TIMM_SIZES.get(name, 64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model: nn.Module = timm.create_model(name, pretrained=False, num_classes=10)
+        try:
+            model: nn.Module = timm.create_model(name, pretrained=False, num_classes=10, img_size=size)
+        except TypeError:
+            model = timm.create_model(name, pretrained=False, num_classes=10)
     stir(model)
-    size = 224 if "vit_tiny" in name or "swin" in name else 64
     settle(model, torch.randn(2, 3, size, size))
     return model.eval(), (torch.randn(1, 3, size, size),)
 
@@ -82,13 +143,21 @@ def settle(model: nn.Module, batch: torch.Tensor) -> None:
                 model(batch * scale)
 
 
+def hugging_face_names() -> list[str]:
+    """List the architectures that `hugging_face` builds."""
+    return sorted({*_BUILDERS, *ARCHITECTURES})
+
+
 def hugging_face(name: str) -> tuple[nn.Module, dict[str, Any]]:
     """Build a small model with random weights, and example keyword inputs."""
     import transformers
 
     torch.manual_seed(0)
-    build, kwargs = _BUILDERS[name](transformers)
-    model: nn.Module = build()
+    if name in ARCHITECTURES:
+        model, kwargs = ARCHITECTURES[name].build()
+    else:
+        build, kwargs = _BUILDERS[name](transformers)
+        model = build()
     stir(model)
     return model.eval(), kwargs
 
