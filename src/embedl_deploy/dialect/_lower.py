@@ -149,8 +149,8 @@ def _finish(
         {**entries, NOTES: notes, REMEDIES: remedies_text(rows), PLACED: target.name if placed else ""},
     )
     renew_modules(lowered)
-    if target.is_onnxruntime:
-        relax_opset(lowered)
+    # Files for other runtimes are tried in ONNX Runtime too.
+    relax_opset(lowered)
     return lowered
 
 
