@@ -29,7 +29,7 @@ class Feed:
 
     def call(self, stage: Stage) -> Any:
         """Call a model: by name what was given by name, where its signature has these names."""
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(self.arrays[name])) for name in self.names}
+        tensors = {name: torch.from_numpy(np.array(self.arrays[name], order="C")) for name in self.names}
         if self.by_name and _takes(stage, self.names):
             return stage(**tensors)
         return stage(*tensors.values())
@@ -37,7 +37,7 @@ class Feed:
     def positional(self, placeholders: Sequence[str]) -> list[torch.Tensor]:
         """Return the tensors in the order of a graph's inputs."""
         names = placeholders if self.by_name and set(placeholders) == set(self.names) else self.names
-        return [torch.from_numpy(np.ascontiguousarray(self.arrays[name])) for name in names]
+        return [torch.from_numpy(np.array(self.arrays[name], order="C")) for name in names]
 
 
 def _takes(stage: Stage, names: Sequence[str]) -> bool:

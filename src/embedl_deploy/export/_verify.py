@@ -497,7 +497,7 @@ class _Verifier:
         if self.walk is not None and not self.unrun:
             for name in self.outputs:
                 if (entry := self.walk.differences.get(name)) is not None:
-                    bound = -20 * log10(entry.allowed)
+                    bound = -20 * log10(entry.allowed) if self.placed else self.bounds.sqnr_db
                     rows.append(OutputRow(name, "layers", self.judged, entry.largest, _as_decibels(entry.share), 1.0,
                                           bound, 0.0, "sums in another order, of the largest value"))  # fmt: skip
         return tuple(rows)
@@ -584,7 +584,10 @@ class _Verifier:
         return tuple(sorted(rows, key=lambda row: self.graph.position(row.tensor)))
 
     def _difference(self, tensor: str) -> Difference | None:
-        return None if self.walk is None else self.walk.differences.get(tensor)
+        """Return how far a boundary is from the model's value; None where the model has no stub to compare it with."""
+        if self.walk is None or not (self.placed or tensor in self.stubs):
+            return None
+        return self.walk.differences.get(tensor)
 
     def _format_difference(self, boundary: str) -> float | None:
         """Return by how many steps the ends of a format are away from the nearest stub's on the same value."""

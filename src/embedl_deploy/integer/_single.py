@@ -26,7 +26,7 @@ class SingleOperator:
         self._ways: list[Callable[[Sequence[np.ndarray | None], Arrays], Runner]] = [
             self._with_open_sizes, self._with_fixed_sizes, self._by_reference,
         ]  # fmt: skip
-        self._reasons: list[str] = []
+        self.refusals: list[str] = []  # why ways that were tried first do not work
         self._runners: dict[tuple[object, ...], Runner] = {}
 
     def run(self, arrays: Sequence[np.ndarray | None], captured: Arrays) -> list[np.ndarray]:
@@ -48,11 +48,11 @@ class SingleOperator:
             try:
                 return self._ways[0](arrays, captured)(feed)
             except Exception as exc:  # noqa: BLE001 - onnxruntime and onnx raise classes of their own
-                self._reasons.append(first_line(exc))
+                self.refusals.append(first_line(exc))
                 del self._ways[0]
         raise ModelFileError(
             f"The operator {self._node.op_type} of {self._node.name!r} can be run alone neither by ONNX Runtime nor by "
-            f"onnx's reference evaluator: {self._reasons[0]}"
+            f"onnx's reference evaluator: {self.refusals[0]}"
         )
 
     def _with_open_sizes(self, arrays: Sequence[np.ndarray | None], captured: Arrays) -> Runner:
@@ -86,7 +86,7 @@ class SingleOperator:
         fixed, given = [], dict(captured)
         for name, array, is_constant in zip(names, arrays, self._constant, strict=True):
             if array is not None and is_constant:
-                fixed.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+                fixed.append(numpy_helper.from_array(np.array(array, order="C"), name))
             elif array is not None:
                 given[name] = array
         values = [

@@ -245,3 +245,17 @@ def test_names_in_a_file_move_no_terminal(place: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
     assert "owned" in done.stdout + done.stderr
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_labels_of_the_samples(place: Path) -> None:
+    """Accuracies are compared too; a file of another length is one clear error."""
+    call("relower", "trt.onnx", "portable.onnx", "--dialect", "onnxruntime-x86", "--data", "sample.npz")
+    with np.load("sample.npz") as held:
+        count = len(next(iter(held.values())))
+    np.save("labels.npy", np.zeros(count, np.int64))
+    found = json.loads(call("verify", "portable.onnx", "--data", "sample.npz", "--labels", "labels.npy", "--json"))
+    assert [row["stage"] for row in found["metrics"]] == ["file"]
+    assert found["unjudged"][0].startswith("the quality against the float model")
+    np.save("labels.npy", np.zeros((count + 1, 2)))
+    with pytest.raises(DeployError, match=rf"give one class for each of the {count} samples"):
+        call("verify", "portable.onnx", "--data", "sample.npz", "--labels", "labels.npy")

@@ -190,3 +190,14 @@ def test_an_operator_that_the_runtime_lacks() -> None:
     model.opset_import.append(helper.make_opsetid("of.somebody", 1))
     with pytest.raises(ModelFileError, match="The operator Det of 'Det:y' can be run alone neither by"):
         IntegerModel(model).run(feed)
+
+
+def test_a_constant_of_no_dimension_stays_one() -> None:
+    """A Clip's bounds are scalars, and ONNX Runtime takes nothing else."""
+    net = Graph()
+    net.node("Clip", [net.input("x", [2, 3]), net.constant("low", -0.5), net.constant("high", 0.5)], "y")
+    feed = sample(0, (2, 3))
+    integer = IntegerModel(net.model("y"))
+    assert np.array_equal(integer.run(feed).outputs["y"], np.clip(feed["x"], -0.5, 0.5))
+    (operator,) = integer._operators.values()
+    assert not operator.refusals
