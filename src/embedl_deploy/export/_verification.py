@@ -67,7 +67,7 @@ class LayerRow:
     layer: str  # the user's module, or the place of a function in the model's graph
     tensor: str
     operator: str
-    difference: float  # the largest difference as a part of the largest value
+    difference: float  # the largest difference as a part of the value, or of usual ones
     bound: float  # what sums in another order and the rounding of a bias explain
 
     @property

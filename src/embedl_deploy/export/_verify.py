@@ -499,7 +499,7 @@ class _Verifier:
                 if (entry := self.walk.differences.get(name)) is not None:
                     bound = -20 * log10(entry.allowed) if self.placed else self.bounds.sqnr_db
                     rows.append(OutputRow(name, "layers", self.judged, entry.largest, _as_decibels(entry.share), 1.0,
-                                          bound, 0.0, "sums in another order, of the largest value"))  # fmt: skip
+                                          bound, 0.0, "sums in another order, of the usual values"))  # fmt: skip
         return tuple(rows)
 
     def _bound(self, name: str, stage: str, against: str, tally: Comparison) -> tuple[float, float, str]:

@@ -19,6 +19,8 @@ from embedl_deploy.integer import IntegerModel
 # What sums in another order may differ by, as a part of the largest value: float32 tells 6e-8 apart, sums of some
 # thousand products with signs of both kinds lose two digits.
 _FLOAT32, _FLOAT16 = 2e-5, 5e-3
+# Values this many times the middle one are not usual; so many of a tensor are looked at for that.
+_USUAL, _SOME = 100.0, 65536
 # Steps that a boundary may differ by where the file's dialect has Q/DQ of its own.
 _OTHER_STEPS = 1.01
 
@@ -28,8 +30,8 @@ class Difference:
     """How far one tensor of the file is from the value in torch."""
 
     largest: float = 0.0  # the largest difference
-    at: float = 0.0  # the largest value of the sample it was found in
-    share: float = 0.0  # the difference as a part of the largest value of the same sample
+    at: float = 0.0  # the size it is measured by
+    share: float = 0.0  # the difference as a part of `at`
     allowed: float = _FLOAT32  # what `share` may be
 
     @property
@@ -93,17 +95,33 @@ class Walk:
             low, high = ends_of(stub)
             value, twin = np.clip(value, low, high), np.clip(twin, low, high)  # beyond the ends both are cut off
         entry = self.differences.setdefault(tensor, Difference())
-        with np.errstate(invalid="ignore", over="ignore"):
-            largest = float(np.max(np.abs(value.astype(np.float64) - twin), initial=0.0))
-        peak = float(np.max(np.abs(twin), initial=0.0))
-        allowed = self._precision + self._bias.get(tensor, 0.0) / max(peak, 1e-30)
+        largest, at = _largest(value, twin)
+        allowed = self._precision + self._bias.get(tensor, 0.0) / at
         if stub is not None and not self.placed:
             # Some of the readers may read another rounding in the model, which both sides round again.
-            allowed += _OTHER_STEPS * float(stub.stub.scale.detach().abs()) / max(peak, 1e-30)
-        share = largest / max(peak, 1e-30)
+            allowed += _OTHER_STEPS * float(stub.stub.scale.detach().abs()) / at
+        share = largest / at
         if not share <= entry.share:  # a value that is not a number is kept
-            entry.share, entry.largest, entry.allowed, entry.at = share, largest, allowed, peak
+            entry.share, entry.largest, entry.allowed, entry.at = share, largest, allowed, at
         return bool(share <= allowed)
+
+
+def _largest(value: np.ndarray, twin: np.ndarray) -> tuple[float, float]:
+    """Return the largest difference and the size it is measured by: of the value itself, or of usual ones.
+
+    A mask of -10,000 is not usual: measured by the largest value, everything beside it would agree.
+    """
+    if not twin.size:
+        return 0.0, 1.0
+    sizes = np.abs(twin.astype(np.float64)).ravel()
+    some = sizes[:: max(1, sizes.size // _SOME)]
+    some = some[(some > 0) & np.isfinite(some)]
+    usual = float(some[some <= _USUAL * np.median(some)].max()) if some.size else 0.0
+    measure = np.maximum(sizes, max(usual, 1e-30))
+    with np.errstate(invalid="ignore", over="ignore"):
+        differences = np.where(value == twin, 0.0, np.abs(value.astype(np.float64) - twin)).ravel()
+        worst = int(np.argmax(differences / measure))  # one that is not a number counts as the largest
+    return float(differences[worst]), float(min(measure[worst], np.finfo(np.float64).max))
 
 
 def ends_of(value: StubValue) -> tuple[float, float]:
