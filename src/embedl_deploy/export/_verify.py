@@ -54,6 +54,8 @@ from embedl_kernels import families as all_families
 Metric = Callable[[nn.Module], float]
 # Of outputs that the runtime's float operators make from the same integers: it fuses those and sums in another order.
 _KERNELS_DB = 60.0
+# The same where the rest of the file is in half precision: 11 bits, and roundings that turn over.
+_HALF_DB = 30.0
 # Of outputs where every kernel is an integer one: the same bits, but for the last of a float32.
 _EXACT_DB = 100.0
 # Shares of fewer samples are not compared: one sample more or less is points.
@@ -245,6 +247,8 @@ class _Verifier:
         self.placed = not _lowering_moved(model)
         dialect = metadata(model).get(DIALECT, "")
         self.runs_here = not dialect or _runs_here(dialect)
+        self.is_half = has_float16(model)
+        self.kernels_db = _HALF_DB if self.is_half else _KERNELS_DB
         self.walk = Walk(self.integer, self.labels, self.placed, self.outputs) if self.judged else None
         self.walked_weights: Mapping[str, Weight] = {}
 
@@ -384,7 +388,7 @@ class _Verifier:
         for name, values in outputs.items():
             tally = self.tallies.setdefault((name, "kernels", "file"), Comparison())
             tally.add(values, made.outputs[name])
-            far = far or tally.decibels < _KERNELS_DB
+            far = far or tally.decibels < self.kernels_db
         if self.explanation is not None and (far or any(self.steps.values())):
             self.explanation.take(feed.arrays, given, outputs)
 
@@ -511,13 +515,15 @@ class _Verifier:
         if tally.is_integer:
             return float("-inf"), self._least_equal(pair, tally, base), "equal entries"
         if stage == "kernels":
-            return _KERNELS_DB, 0.0, "the same integers before it"
-        if pair == ("integer", "file") and not self.integer.inexact and not has_float16(self.model):
+            return self.kernels_db, 0.0, "the same integers before it"
+        if pair == ("integer", "file") and not self.integer.inexact and not self.is_half:
             return _EXACT_DB, 0.0, "integer kernels only"
         alike = pair == ("transformed", "original") or (against == self.float and not self.is_quantized)
         if alike or (pair == ("written", "simulated") and self.placed):
             weights = " with the simulated weights" if stage == "written" and self.origin else ""
-            return bounds.written_db, 0.0, f"the same arithmetic{weights}"
+            half = self.is_half and pair != ("transformed", "original")
+            least = min(bounds.written_db, _HALF_DB) if half else bounds.written_db
+            return least, 0.0, "half precision" if half else f"the same arithmetic{weights}"
         if base is None:
             return bounds.sqnr_db, 0.0, ""
         # An output that nothing rounds is simulated exactly; the runtime still adds up in another order.

@@ -145,6 +145,12 @@ class IntegerModel:
             array is not None and name in self._constants and (node.name, index) not in self.qdq.edges
             for index, (name, array) in enumerate(zip(node.input, arrays, strict=True))
         )
+        if any(array is not None and array.dtype == np.float16 for array in arrays):
+            # Integer kernels and DQ give float32 here, where those of a file in half precision give halves.
+            arrays = [
+                array if array is None or is_constant or array.dtype != np.float32 else array.astype(np.float16)
+                for array, is_constant in zip(arrays, constant, strict=True)
+            ]
         key = node.name, constant
         if key not in self._operators:
             self._operators[key] = SingleOperator(self.qdq.model, node, constant)

@@ -160,6 +160,14 @@ def test_kernels_of_another_runtime_are_not_claimed() -> None:
     assert any("those of tensorrt were not run" in note for note in found.notes)
 
 
+def test_a_file_in_half_precision() -> None:
+    """Integer arithmetic is computed beside operators in half precision, and its bounds are theirs."""
+    found = verify(lower(tensorrt_residual(), "tensorrt", float_type="float16"), [sample(0)["x"], sample(1)["x"]])
+    assert found.passed, found.verdict
+    assert "integer arithmetic" in found.stages
+    assert {row.bound_db for row in found.outputs if row.stage == "kernels"} == {30}
+
+
 class _Sized(nn.Module):
     """A convolution, and its result brought to a size, as segmentation heads do."""
 
