@@ -100,7 +100,7 @@ def test_a_plan_prints_rows_and_refusals() -> None:
     text = str(plan)
     assert "3    off  fusion      AdaptiveAvgPoolPattern  pool" in text
     assert "the flattened map is 2×2, not 1×1" in text
-    assert str(make_plan(nn.Sequential(nn.Softplus()), None, HEAD)) == "nothing to do"
+    assert str(make_plan(nn.Sequential(nn.Softplus()).eval(), None, HEAD)) == "nothing to do"
 
 
 def test_two_conversions_that_undo_each_other() -> None:
