@@ -125,7 +125,7 @@ class Chain:
         verdict = verify(path, given_by, **stages)
         self.row["verified"] = "passed" if verdict.passed else "failed"
         if not verdict.passed:
-            self.row["verdict"] = str(verdict)[:1500]
+            self.row["verdict"] = verdict.verdict[:900]
         self._reach("done")
 
     def _reach(self, stage: str) -> None:

@@ -16,7 +16,8 @@ class Residual(nn.Module):
         self.pool = nn.MaxPool2d(2)
         self.conv1, self.bn1 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.conv3, self.bn3 = nn.Conv2d(width, 2 * width, 3, 2, 1, bias=False), nn.BatchNorm2d(2 * width)
+        # In two groups, so that it cannot become one convolution with the downsample.
+        self.conv3, self.bn3 = nn.Conv2d(width, 2 * width, 3, 2, 1, groups=2, bias=False), nn.BatchNorm2d(2 * width)
         self.down, self.bn4 = nn.Conv2d(width, 2 * width, 1, 2, bias=False), nn.BatchNorm2d(2 * width)
         self.average, self.flatten, self.head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, 16)
 

@@ -76,7 +76,10 @@ def convert_weights(qdq: QdqModel, dialect: Dialect) -> None:
             _to_float(qdq, name)
             qdq.notes.append(f"{name}: {lacking or 'its operator runs in float'} in {dialect.name}; kept in float.")
             continue
-        qdq.weights[name] = _converted(qdq, name, weight, dialect)
+        if any(node.op_type in WEIGHTED and index > 0 for node, index in readers.get(name, [])):
+            qdq.weights[name] = _converted(qdq, name, weight, dialect)
+        elif weight.params.type in LIMITS:
+            qdq.weights[name] = _as_activation(weight, dialect)
 
 
 def _lacks(weight: Weight, dialect: Dialect, readers: Sequence[tuple[onnx.NodeProto, int]]) -> str:
@@ -115,6 +118,13 @@ def unquantize_unsupported_layers(qdq: QdqModel, dialect: Dialect) -> None:
 
 def _to_float(qdq: QdqModel, name: str) -> None:
     qdq.graph.initializer.append(numpy_helper.from_array(qdq.weights.pop(name).real, name))
+
+
+def _as_activation(weight: Weight, dialect: Dialect) -> Weight:
+    """Give a constant that is no layer's weight, a class token of a concat say, the type of activations."""
+    params = change_sign(weight.params, counterpart(weight.params.type, signed=dialect.activation == "int8"))
+    shift = LIMITS[params.type][0] - LIMITS[weight.params.type][0]
+    return Weight((weight.values.astype(np.int64) + shift).astype(params.type), params)
 
 
 def _converted(qdq: QdqModel, name: str, weight: Weight, dialect: Dialect) -> Weight:

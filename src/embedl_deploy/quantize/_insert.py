@@ -10,7 +10,6 @@ from embedl_deploy._graph.network import Network, network_of
 from embedl_deploy.errors import QuantizationError
 from embedl_deploy.nn import Mode, QuantizableModule, QuantizedElementwise, QuantizedLayer, QuantSpec, QuantStub
 from embedl_deploy.quantize._config import QuantConfig
-from embedl_deploy.quantize._operators import POINTS
 from embedl_deploy.quantize._placement import Boundary, Placement
 from embedl_deploy.quantize._quantization import (
     Quantization,
@@ -74,7 +73,7 @@ def insert_qdq(
                 )
             )
     network, places = network_of(result), set[str]()
-    watched = {boundary.value: boundary.readers for boundary in matches.boundaries}
+    watched = {boundary.value: boundary.readers for boundary in matches.boundaries if not boundary.inside}
     for value in matches.observed():
         place = _unused(places, network.place_of(nodes[value]))
         _insert(result, nodes[value], watched.get(value, ()), QuantStub(place, form, quantizes=False))
@@ -86,7 +85,7 @@ def insert_qdq(
 def wire(model: fx.GraphModule, placement: Placement) -> None:
     """Let a model that has its stubs round where a placement says, in place."""
     rounded = {boundary.key: boundary for boundary in placement.rounded}
-    watched = {boundary.value: boundary.readers for boundary in placement.boundaries}
+    watched = {boundary.value: boundary.readers for boundary in placement.boundaries if not boundary.inside}
     leaders: dict[str, str] = {}
     groups: dict[str, str] = {}
     for key, name, stub, node in _keyed_stubs(model, placement):
@@ -120,10 +119,11 @@ def _keyed_stubs(model: fx.GraphModule, placement: Placement) -> Iterator[tuple[
         if isinstance(stub, QuantStub):
             yield (node.all_input_nodes[0].name, ""), str(node.target), stub, node
     labels = {part.label: (name, part) for name, part in modules.items() if isinstance(part, QuantStub)}
-    for decision in placement.layers:
-        for inside in POINTS:
-            if (found := labels.get(f"{decision.place}.{inside}")) is not None:
-                yield (decision.node, inside), *found, None
+    places = {decision.node: decision.place for decision in placement.layers}
+    # Layers of other authors decide for themselves about the stubs inside them.
+    for value, inside in (boundary.key for boundary in placement.boundaries if boundary.inside):
+        if (found := labels.get(f"{places[value]}.{inside}")) is not None:
+            yield (value, inside), *found, None
 
 
 def _rewire(stub: fx.Node, readers: tuple[str, ...]) -> None:

@@ -34,8 +34,6 @@ _FUNCTIONS = {
     **dict.fromkeys(("select", "index_select"), "Gather"), **dict.fromkeys(("slice", "narrow", "getitem"), "Slice"),
     "interpolate": "Resize", "mean": "ReduceMean", "amax": "ReduceMax",
 }  # fmt: skip
-POINTS = ("conv", "act", "linear", "sigmoid")
-"""The stubs that layers have inside, by name."""
 _TUPLES = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind", "topk", "sort", "max", "min"})
 _SIZES = frozenset({"size", "dim", "numel", "ndimension", "getattr", "sym_size", "shape"})
 

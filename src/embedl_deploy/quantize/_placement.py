@@ -163,7 +163,7 @@ class Placement(Printed):
 
     def observed(self) -> list[str]:
         """List the values that get a stub: what the patterns want or watch, and what any dialect rounds."""
-        wanted = [boundary.value for boundary in self.boundaries]
+        wanted = [boundary.value for boundary in self.boundaries if not boundary.inside]
         wanted += [each.value for variant in self.variants.values() for each in variant.boundaries if not each.inside]
         return list(dict.fromkeys(wanted))
 

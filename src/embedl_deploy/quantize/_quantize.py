@@ -23,7 +23,7 @@ from embedl_deploy.quantize._placement import Placement, Skip, plan_placement
 from embedl_deploy.quantize._quantization import Correction, Corrections, Trial, put_quantization, quantization_of
 from embedl_deploy.quantize._sensitivity import find_islands, sensitivity
 from embedl_deploy.quantize._settle import settle_formats
-from embedl_deploy.quantize._targeting import variants
+from embedl_deploy.quantize._targeting import targeted
 from embedl_deploy.quantize._training import freeze_weights as bake_weights
 from embedl_deploy.target import TargetLike, choose_backend, choose_dialect, get_target
 
@@ -63,10 +63,10 @@ def plan_qdq(
             f"no layer of this model is one the backend '{backend.name}' quantizes: it has {_operators(network)}. "
             "Call transform(model, args) with the patterns of the same backend first, or export the model in float."
         )
-    return replace(
-        placement, integer_kernels=backend.integer_kernels, symmetric=backend.symmetric_activations, dialect=dialect,
-        variants=variants(network, placement.layers, placement.boundaries),
-    )  # fmt: skip
+    placement = replace(
+        placement, integer_kernels=backend.integer_kernels, symmetric=backend.symmetric_activations, dialect=dialect
+    )
+    return targeted(network, placement)
 
 
 def _dialect(backend: Backend | str | None, target: TargetLike | None) -> str:

@@ -5,6 +5,7 @@ dialect wants is watched while the data runs, so that one calibration serves the
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from embedl_deploy._graph.network import Network
 from embedl_deploy._groups import Groups
@@ -13,7 +14,7 @@ from embedl_deploy.dialect._float32 import additions_of
 from embedl_deploy.dialect._placement import Boundaries, Edge, GraphView, Step, place
 from embedl_deploy.pattern import Point
 from embedl_deploy.quantize._operators import Operators, operators_of
-from embedl_deploy.quantize._placement import Boundary, Decision, Variant
+from embedl_deploy.quantize._placement import Boundary, Placement, Variant
 
 
 class _View(GraphView[Step]):
@@ -86,21 +87,28 @@ class _TorchBoundaries(Boundaries):
         self.tensors = set(self.edges.values())
 
 
-def variants(network: Network, decisions: Iterable[Decision], base: Iterable[Boundary]) -> dict[str, Variant]:
-    """Return what every known dialect makes of a placement, by its name."""
+def targeted(network: Network, placement: Placement) -> Placement:
+    """Add to a placement what every known dialect makes of it, and the points inside layers that it has stubs for."""
+    decisions = placement.layers
     chosen = {decision.node: Point.WEIGHT in decision.points for decision in decisions if decision.quantized}
     cut = {decision.node for decision in decisions if Point.OUTPUT in decision.points}
     operators = operators_of(network, chosen)
+    inner = [
+        Boundary(layer, (), quantizes=layer in cut and stub != "act", group=tensor, inside=stub)
+        for tensor, (layer, stub) in operators.inner.items()
+    ]
+    base = (*placement.boundaries, *inner)
     quantizing = [boundary for boundary in base if boundary.quantizes]
-    return {dialect.name: _variant(operators, quantizing, cut, dialect) for dialect in dialects()}
+    found = {dialect.name: _variant(operators, quantizing, dialect) for dialect in dialects()}
+    return replace(placement, boundaries=base, variants=found)
 
 
-def _variant(operators: Operators, base: Iterable[Boundary], cut: set[str], dialect: Dialect) -> Variant:
+def _variant(operators: Operators, base: Iterable[Boundary], dialect: Dialect) -> Variant:
     groups: Groups[str] = Groups()
-    edges = dict(_edges(operators, base, cut))
+    edges = dict(_edges(operators, base))
     for boundary in base:
-        if boundary.group != boundary.value:
-            groups.join(boundary.group, boundary.value)
+        if boundary.group != boundary.tensor:
+            groups.join(boundary.group, boundary.tensor)
     found = _TorchBoundaries(operators, edges, groups)
     place(found, dialect)
     view = found.view()
@@ -113,14 +121,12 @@ def _variant(operators: Operators, base: Iterable[Boundary], cut: set[str], dial
     return Variant(dialect.name, boundaries, additions)
 
 
-def _edges(operators: Operators, base: Iterable[Boundary], cut: set[str]) -> Iterable[tuple[Edge, str]]:
+def _edges(operators: Operators, base: Iterable[Boundary]) -> Iterable[tuple[Edge, str]]:
     """List the edges that read what the patterns quantize, on values and inside layers."""
-    wanted = {boundary.value: set(boundary.readers) for boundary in base}
-    inner = {tensor for tensor, (layer, stub) in operators.inner.items() if layer in cut and stub != "act"}
+    wanted = {boundary.tensor: set(boundary.readers) for boundary in base}
     for step in operators.steps:
         for index, tensor in enumerate(step.input):
-            reads = tensor in wanted and (not wanted[tensor] or operators.owners[step.name] in wanted[tensor])
-            if reads or tensor in inner:
+            if tensor in wanted and (not wanted[tensor] or operators.owners[step.name] in wanted[tensor]):
                 yield (step.name, index), tensor
 
 

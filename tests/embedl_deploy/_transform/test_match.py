@@ -57,7 +57,7 @@ def test_a_parametrized_weight_is_computed_once() -> None:
     torch.nn.utils.parametrizations.weight_norm(conv)
     result = transform(model, (image(),), [ConvBNReLUPattern])
     assert [step.pattern for step in result.matches] == [ConvBNReLUPattern]
-    assert_same_outputs(model, result.model, (image(),))
+    assert_same_outputs(model, result.model, (image(),), tolerance=1e-5)
     assert torch.nn.utils.parametrize.is_parametrized(conv)
 
 
