@@ -164,7 +164,9 @@ class _Lifter:
         weight = call.get("weight")
         base = join(owner_of(node), _stem(node))
         if isinstance(weight, fx.Node) and weight.op == "get_attr":
-            base = str(weight.target).removesuffix("weight").rstrip("._") or base
+            name = str(weight.target).removesuffix("weight").rstrip("._") or base
+            # Tied weights go by the name of one of their layers; another layer does not take that one's name.
+            base = name if self._may_be_called(name, made) else base
         elif _recorded_type(node) == f"{type(made).__module__}.{type(made).__qualname__}":
             base = owner_of(node)
         earlier = self.lifted.get(base)
@@ -175,6 +177,14 @@ class _Lifter:
             name, number = f"{base}_{number}", number + 1
         self.lifted[name] = made
         return name, made
+
+    def _may_be_called(self, name: str, made: nn.Module) -> bool:
+        """Say whether the user's model has no layer of another kind under a name."""
+        try:
+            found = None if self.original is None else self.original.get_submodule(name)
+        except AttributeError:
+            return True
+        return found is None or type(found) is type(made) or not any(True for _ in found.parameters(recurse=False))
 
     def _is_size(self, node: fx.Node) -> bool:
         known = node.meta.get("val")

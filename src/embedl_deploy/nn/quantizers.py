@@ -83,6 +83,8 @@ class QuantStub(Quantizer):
         bounds: The range that was found, ``(low, high)``.
         fixed: A range that is known without data (a softmax lies in 0..1), or `None`.
         found_scale: The scale that calibration found for the range, before training moved it.
+        required: The backend's patterns want a pair here, whatever the dialect.
+        masked: It holds minus infinity, behind a mask, and stays float.
     """
 
     zero_point: torch.Tensor
@@ -97,6 +99,8 @@ class QuantStub(Quantizer):
         self.fixed = fixed
         self.observer: Observer | None = None
         self.found_scale = 1.0
+        self.required = False
+        self.masked = False
         self.register_buffer("zero_point", torch.zeros(()))
         self.register_buffer("bounds", torch.zeros(2))
 

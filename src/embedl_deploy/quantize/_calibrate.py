@@ -133,7 +133,11 @@ def floating(model: nn.Module) -> Iterator[None]:
 def _observer(histogram: Histogram, inbox: Inbox, empty: list[str]) -> Callable[[QuantStub, torch.Tensor], None]:
 
     def observe(stub: QuantStub, value: torch.Tensor) -> None:
-        if not value.is_floating_point():
+        if not value.is_floating_point() or stub.masked:
+            return
+        if not stub.required and torch.isneginf(value).any():
+            # Scores behind a mask: no integer stands for them, so no target rounds them.
+            stub.masked = True
             return
         if not value.numel():
             empty.append(stub.label)

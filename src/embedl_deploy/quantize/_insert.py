@@ -86,11 +86,13 @@ def wire(model: fx.GraphModule, placement: Placement) -> None:
     """Let a model that has its stubs round where a placement says, in place."""
     rounded = {boundary.key: boundary for boundary in placement.rounded}
     watched = {boundary.value: boundary.readers for boundary in placement.boundaries if not boundary.inside}
+    required = {boundary.key for boundary in placement.boundaries if boundary.quantizes}
     leaders: dict[str, str] = {}
     groups: dict[str, str] = {}
     for key, name, stub, node in _keyed_stubs(model, placement):
         boundary = rounded.get(key)
-        stub.quantizes = boundary is not None
+        stub.required = key in required
+        stub.quantizes = boundary is not None and not stub.masked
         stub.mode = Mode.QUANTIZE if stub.quantizes and stub.calibrated else Mode.FLOAT
         if boundary is not None:
             groups[name] = leaders.setdefault(boundary.group, name)

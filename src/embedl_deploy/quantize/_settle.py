@@ -7,7 +7,7 @@ from torch import fx
 from embedl_deploy._groups import Groups
 from embedl_deploy.dialect import Dialect, get_dialect
 from embedl_deploy.dialect._float32 import below, exact_additions, float32
-from embedl_deploy.nn import NumberFormat, QuantStub
+from embedl_deploy.nn import Mode, NumberFormat, QuantStub
 from embedl_deploy.nn.number import Precision
 from embedl_deploy.nn.quantizers import scale_of
 from embedl_deploy.quantize._insert import boundary_stubs, layers_of
@@ -39,7 +39,12 @@ def settle_formats(model: fx.GraphModule) -> None:
         signed = True
     form = NumberFormat(precision, signed=signed or precision is Precision.FP8)
     found = {boundary.tensor: (boundary, stub) for boundary, _, stub in boundary_stubs(model, placement)}
-    calibrated = [tensor for tensor, (_, stub) in found.items() if stub.calibrated and stub.fixed is None]
+    for _, stub in found.values():
+        if stub.masked:
+            stub.quantizes, stub.mode = False, Mode.FLOAT
+    calibrated = [
+        tensor for tensor, (_, stub) in found.items() if stub.calibrated and stub.fixed is None and not stub.masked
+    ]
     groups: Groups[str] = Groups()
     for tensor in calibrated:
         groups.join(found[tensor][0].group, tensor)
