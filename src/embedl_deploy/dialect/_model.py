@@ -31,6 +31,9 @@ REMEDIES = "edgeproof.remedies"
 REMAINDERS = "edgeproof.remainders"
 PLACED = "edgeproof.placed"
 
+# Weights whose remainders are kept; each is a byte, and four characters of text stand for three.
+_MOST_REMAINDERS = 40_000_000
+
 Edge = tuple[str, int]
 Axis = tuple[int, int]  # An axis and its size.
 _TYPE_NAMES: dict[int, str] = {onnx.TensorProto.DataType.Value(name.upper()): name for name in DTYPES}
@@ -196,6 +199,8 @@ def _read_ranges(model: onnx.ModelProto) -> dict[str, tuple[float, float]]:
 
 def note_remainders(model: onnx.ModelProto, exact: dict[str, np.ndarray]) -> None:
     """Keep what rounding took from the weights of a model, in 256ths of a step, so that they can be rounded again."""
+    if sum(real.size for real in exact.values()) > _MOST_REMAINDERS:
+        return  # as text they would be more than a reader of strangers' files takes
     weights = read(model).weights
     found = {}
     for name, real in exact.items():

@@ -199,8 +199,11 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     dims = _open_dims(model, args, dict(kwargs or {}), dynamic_shapes, dynamic_batch=dynamic_batch)
     proto = _export(frozen, args, dict(kwargs or {}), dims, input_names, output_names)
     _finish(proto, model, frozen)
-    set_metadata(proto, {SENSITIVITY: costs, **_placed(proto, model)})
-    note_remainders(proto, exact_weights(frozen))
+    placed = _placed(proto, model)
+    set_metadata(proto, {SENSITIVITY: costs, **placed})
+    if chosen is None or placed.get(PLACED) != chosen.name:
+        # Weights of a model that was placed for its dialect are not rounded again.
+        note_remainders(proto, exact_weights(frozen))
     if chosen is None:
         check_file(proto, model)
     else:

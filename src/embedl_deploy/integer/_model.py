@@ -68,9 +68,15 @@ class IntegerModel:
     @property
     def inexact(self) -> tuple[str, ...]:
         """Name the operators that are not reproduced to the bit."""
-        return tuple(
+        interpolating = (
+            kernel.node.name
+            for kernel in self.kernels
+            if kernel.node.op_type == "Resize" and attribute(kernel.node, "mode", b"nearest") != b"nearest"
+        )
+        floating = (
             kernel.node.name for kernel in self.kernels if not kernel.integer and kernel.node.op_type != "Identity"
         )
+        return (*floating, *interpolating)
 
     def run(self, inputs: Mapping[str, np.ndarray], given: Mapping[str, np.ndarray] | None = None) -> IntegerRun:
         """Run the model.

@@ -178,6 +178,9 @@ class _Builder:
     def _act(self, node: fx.Node, act: nn.Module | None, inputs: Sequence[str], output: str) -> None:
         assert act is not None
         kind = _MODULES.get(type(act), type(act).__name__)
+        if getattr(act, "ceil_mode", False) and kind == "AveragePool":
+            # ONNX Runtime's integer kernel divides by the wrong count where a window goes beyond the padding.
+            kind = type(act).__name__
         low = high = None
         if isinstance(act, nn.Hardtanh):  # ReLU6 is one
             low, high = float(act.min_val), float(act.max_val)
