@@ -58,6 +58,8 @@ _KERNELS_DB = 60.0
 _HALF_DB = 30.0
 # Of outputs where every kernel is an integer one: the same bits, but for the last of a float32.
 _EXACT_DB = 100.0
+# Noises of two roundings add up: 3 dB if they have nothing in common, and as much for few samples.
+_TWO_ROUNDINGS_DB = 6.0
 # Shares of fewer samples are not compared: one sample more or less is points.
 _COUNTED = 50
 _STAGES = ("original", "transformed", "simulated")
@@ -520,16 +522,39 @@ class _Verifier:
             return _EXACT_DB, 0.0, "integer kernels only"
         alike = pair == ("transformed", "original") or (against == self.float and not self.is_quantized)
         if alike or (pair == ("written", "simulated") and self.placed):
-            weights = " with the simulated weights" if stage == "written" and self.origin else ""
-            half = self.is_half and pair != ("transformed", "original")
-            least = min(bounds.written_db, _HALF_DB) if half else bounds.written_db
-            return least, 0.0, "half precision" if half else f"the same arithmetic{weights}"
+            return self._same_bound(name, pair)
         if base is None:
             return bounds.sqnr_db, 0.0, ""
         # An output that nothing rounds is simulated exactly; the runtime still adds up in another order.
         least = min(base.decibels - bounds.drop_db, bounds.written_db)
         why = f"{bounds.drop_db:g} dB below simulated" if least > bounds.sqnr_db else ""
         return max(least, bounds.sqnr_db), self._least_agreement(base), why
+
+    def _same_bound(self, name: str, pair: tuple[str, str]) -> tuple[float, float, str]:
+        """Return what stages of the same arithmetic must have."""
+        if self.is_half and pair != ("transformed", "original"):
+            return min(self.bounds.written_db, _HALF_DB), 0.0, "half precision"
+        if pair == ("written", "simulated") and self._layers_agree:
+            apart = self._roundings_apart(name)
+            if apart < self.bounds.written_db:
+                return apart, 0.0, "every layer agrees alone; roundings on an edge add up"
+        weights = " with the simulated weights" if pair[0] == "written" and self.origin else ""
+        return self.bounds.written_db, 0.0, f"the same arithmetic{weights}"
+
+    @cached_property
+    def _layers_agree(self) -> bool:
+        """Whether every layer of the file makes of the model's values what the model's layer makes."""
+        walked = self.walk is not None and not self.unrun and bool(self.walk.differences)
+        return walked and all(entry.inside for entry in self.walk.differences.values())  # type: ignore[union-attr]
+
+    def _roundings_apart(self, name: str) -> float:
+        """Return what an output may differ by where values on the edge of a rounding fall to either side.
+
+        Each such value changes what the layers after it read. Two roundings of one network are at most as far apart as
+        both are from float.
+        """
+        base = self.tallies.get((name, "simulated", self.float)) if self.float else None
+        return max(self.bounds.sqnr_db, 20.0 if base is None else base.decibels - _TWO_ROUNDINGS_DB)
 
     def _least_equal(self, pair: tuple[str, str], tally: Comparison, base: Comparison | None) -> float:
         """Return the share of an output's integers that must be equal; one of them may always differ."""
