@@ -15,14 +15,16 @@ METHODS = ("minmax", "moving_average_minmax", "histogram", "percentile", "mse", 
 @click.option("--output", "-o", required=True, type=options.FILE, help="The file to write.")
 @options.dialect
 @click.option("--calibration", type=options.FILE, help="Statistics that `quantize` wrote; else --data is run.")
-@click.option("--method", type=click.Choice(METHODS), default="minmax", show_default=True, help="How ranges are found.")
+@click.option(
+    "--method", type=click.Choice(METHODS), help="How ranges are found; chosen on held-out batches unless told."
+)
 @click.option("--skip", multiple=True, help="Qualified name of a layer to leave in float; may be given more than once.")
 @click.option("--float", "as_float", is_flag=True, help="Fuse only, quantize nothing.")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the first dimension of every input open.")
 @options.as_json
 def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     model: str, data: Path | None, shapes: tuple[str, ...], target: str | None, backend: str | None, output: Path,
-    dialect: str | None, calibration: Path | None, method: str, skip: tuple[str, ...], *, as_float: bool,
+    dialect: str | None, calibration: Path | None, method: str | None, skip: tuple[str, ...], *, as_float: bool,
     dynamic_batch: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Fuse and quantize MODEL and write it as an ONNX file for a runtime.
@@ -34,6 +36,7 @@ def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     from embedl_deploy.dialect import get_dialect  # noqa: PLC0415
     from embedl_deploy.errors import InputError  # noqa: PLC0415
     from embedl_deploy.export import export_onnx  # noqa: PLC0415
+    from embedl_deploy.quantize import quantization_of  # noqa: PLC0415
     from embedl_deploy.target import choose_backend, get_target  # noqa: PLC0415
 
     if not output.parent.is_dir():
@@ -48,12 +51,24 @@ def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     samples = list(tensors(data)) if data is not None and calibration is not None else None
     export_onnx(made, args, output, dialect=None if as_float else dialect, dynamic_batch=dynamic_batch, samples=samples)
     facts = {"file": str(output), "backend": chosen.name, "dialect": dialect, "quantized": not as_float}
-    options.print_result(facts if as_json else f"{output}: {dialect}, backend {chosen.name}", as_json=as_json)
+    lines = [f"{output}: {dialect}, backend {chosen.name}"]
+    if not as_float:
+        record = quantization_of(made)
+        facts |= {"ranges": record.config.activation.range_method.value, "warnings": list(record.warnings)}
+        lines += [f"Warning: {warning}" for warning in record.warnings]
+        lines += [str(part) for part in (record.ranges, *record.outputs) if part is not None]
+    options.print_result(facts if as_json else "\n".join(lines), as_json=as_json)
     return 0
 
 
 def _quantized(
-    model: Any, args: Any, backend: Any, data: Path | None, calibration: Path | None, method: str, skip: tuple[str, ...]
+    model: Any,
+    args: Any,
+    backend: Any,
+    data: Path | None,
+    calibration: Path | None,
+    method: str | None,
+    skip: tuple[str, ...],
 ) -> Any:
     from embedl_deploy.cli.model import tensors  # noqa: PLC0415
     from embedl_deploy.errors import InputError  # noqa: PLC0415
@@ -69,7 +84,7 @@ def _quantized(
     if calibration is None and data is None:
         raise InputError("Quantizing needs --calibration or --data; give --float to export without.")
     config = QuantConfig(
-        activation=TensorQuantConfig(calibration_method=CalibrationMethod[method.upper()]),
+        activation=TensorQuantConfig(calibration_method=None if method is None else CalibrationMethod[method.upper()]),
         skip=ModulesToSkip.layers(*skip),
     )
     batches = Calibration.load(calibration) if calibration is not None else list(tensors(data or Path()))

@@ -151,7 +151,9 @@ def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) ->
     assert isinstance(model, fx.GraphModule)
     inputs = [node for node in model.graph.nodes if node.op == "placeholder"]
     total = len(batches) if isinstance(batches, Sized) else None
-    for number, batch in enumerate(batches, start=1):
+    for place, batch in enumerate(batches, start=1):
+        # Of data with a part held out, the user knows the place among all batches.
+        number = getattr(batches, "number", place)
         args, kwargs = as_call(batch, len(inputs))
         try:
             model(*args, **kwargs)
@@ -218,7 +220,7 @@ def apply_calibration(model: nn.Module, calibration: Calibration, *, config: Qua
         if not isinstance(layer, QuantizedLayer) or layer.weight_quantizer is None:
             continue
         quantizer = layer.weight_quantizer
-        if config.weight.calibration_method is CalibrationMethod.MSE:
+        if config.weight.range_method is CalibrationMethod.MSE:
             weight = layer.folded()[0].detach()
             quantizer.calibrate(weight, best_ratio(quantizer, weight))
         else:

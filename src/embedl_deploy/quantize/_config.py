@@ -39,8 +39,9 @@ class TensorQuantConfig:
     # Zero is the middle of the range; `None` leaves it to the backend (weights are always symmetric)
     symmetric: bool | None = None
     per_channel: bool = False  # A scale per output channel; only weights can have it
-    # How the range is found. Weights know MINMAX and MSE.
-    calibration_method: CalibrationMethod = CalibrationMethod.MINMAX
+    # How the range is found. `None` for activations: `quantize` compares the methods on held-out data and takes
+    # min-max unless another is better; without such data, and for weights, min-max. Weights know MINMAX and MSE.
+    calibration_method: CalibrationMethod | None = None
     percentile: float = 99.99  # what PERCENTILE keeps, in percent
     # For INT4 weights of fully connected layers: how many inputs share a scale; 0 for whole channels
     block_size: int = 0
@@ -49,7 +50,8 @@ class TensorQuantConfig:
         """Check values that no tensor could have."""
         for name, kind in (("precision", Precision), ("calibration_method", CalibrationMethod)):
             value = getattr(self, name)
-            if not isinstance(value, kind):
+            left_open = value is None and name == "calibration_method"
+            if not left_open and not isinstance(value, kind):
                 members: list[enum.Enum] = list(kind)
                 raise QuantizationError(
                     f"{name} is {value!r}; it is one of {quoted_list(member.name for member in members)}."
@@ -58,6 +60,11 @@ class TensorQuantConfig:
             raise QuantizationError(f"percentile is {self.percentile}; it is above 50 and at most 100.")
         if self.block_size and self.block_size not in _POWERS:
             raise QuantizationError(f"block_size is {self.block_size}; it is 0 or a power of two from 16 to 4096.")
+
+    @property
+    def range_method(self) -> CalibrationMethod:
+        """How the range is found where nothing else was chosen."""
+        return self.calibration_method or CalibrationMethod.MINMAX
 
     def format(self, *, symmetric: bool) -> NumberFormat:
         """Return the number format, with the backend's word where `symmetric` was left open."""
@@ -97,7 +104,7 @@ class QuantConfig:
                 example = f"ModulesToSkip.layers({value!r})" if name == "skip" else "TensorQuantConfig(...)"
                 raise QuantizationError(f"{name} is {value!r}; it is a {kind.__name__}: give {example}.")
         activation, weight = self.activation, self.weight
-        method = weight.calibration_method
+        method = weight.range_method
         faults = {
             "blocks are for INT4 weights; leave block_size of activations out.": activation.block_size,
             "activations have one scale per tensor on every target; leave per_channel out.": activation.per_channel,
@@ -112,7 +119,10 @@ class QuantConfig:
 
 @dataclass(frozen=True)
 class MaxDrop:
-    """A goal: the metric of the quantized model may be at most `drop` below that of the float model."""
+    """A goal: the metric of the quantized model may be at most `drop` below that of the float model.
+
+    Range methods, corrections and float islands are tried in this order, until it is met.
+    """
 
     metric: Metric  # takes a model and returns a number, larger is better (accuracy, say)
     drop: float  # in the metric's own unit

@@ -1,27 +1,26 @@
 """Corrections of the errors that quantization makes: each is tried where its symptom shows, measured, kept if it helps.
 
-The measure is the signal-to-noise ratio of the model's own outputs against the float model, on calibration data.
-A correction that does not raise it is undone, and the report says so.
+The measure is the signal-to-noise ratio of the model's own outputs against the float model, on held-out samples, or the
+metric of a goal. A correction that does not raise it beyond noise is undone, and the report says so.
 """
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
-from embedl_deploy._graph.run import evaluating
 from embedl_deploy.nn import QuantizedLayer, QuantStub
 from embedl_deploy.nn.number import Precision
 from embedl_deploy.quantize._balance import Site, balance, factors, sites
-from embedl_deploy.quantize._calibrate import apply_calibration, best_ratio, collect, floating
+from embedl_deploy.quantize._calibrate import apply_calibration, best_ratio, floating
+from embedl_deploy.quantize._held_out import Judge, Sample, gain, ratio_db, run_sample
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._insert import layers_of, stubs_of
-from embedl_deploy.quantize._quantization import Correction, Trial, quantization_of
+from embedl_deploy.quantize._quantization import Correction, Gain, Trial, quantization_of
 
 _LOW, _HIGH = -0.1, 1.1
 _PULL = 0.01
@@ -70,7 +69,6 @@ _ROUGH_DB = 32.0
 _MOST_ROUNDED = 12
 _ROUNDING_STEPS = 150
 
-Sample = tuple[tuple[Any, ...], Mapping[str, Any]]
 Visit = Callable[[str, QuantizedLayer, Any, Any], Any]
 
 
@@ -79,60 +77,93 @@ class QuantState:
     """A quantized model with what is needed to judge a change."""
 
     model: fx.GraphModule  # Calibrated; changed in place.
-    data: Any  # The calibration data, to run again when ranges change.
+    collect: Callable[[], Calibration]  # Runs the calibration data again, when ranges change.
     sample: Sample  # One call of the model, to learn from.
-    held: Sample  # Another call, to judge by: the other half of the batch where it has one.
-    reference: list[torch.Tensor]  # What the float model gives for `held`.
+    judge: "Verdict"  # Measures a model, and says which of two is better.
     calibration: Calibration  # The statistics that belong to the model now.
 
-    def ratio(self) -> float:
-        return ratio_db(self.reference, run_sample(self.model, self.held))
+
+@dataclass(frozen=True)
+class Measure:
+    """What a judge found of a model: one number to print, and what it takes to compare."""
+
+    value: float
+    scores: torch.Tensor | None = None  # a row per held-out sample, a column per output
 
 
-def run_sample(model: nn.Module, sample: Sample) -> list[torch.Tensor]:
-    with evaluating([model]):
-        return float_tensors(model(*sample[0], **sample[1]))
+class Verdict(Protocol):
+    """Who says whether a change helps."""
+
+    def measure(self, model: fx.GraphModule) -> Measure:
+        """Measure a model."""
+        ...
+
+    def compare(self, before: Measure, after: Measure) -> tuple[bool, Gain | None]:
+        """Say whether the later model is better, with the evidence where there is any."""
+        ...
 
 
-def halves(sample: Sample) -> tuple[Sample, Sample]:
-    """Split a call of one tensor in two; a call that cannot be split is both halves."""
-    args, kwargs = sample
-    if len(args) == 1 and not kwargs and isinstance(args[0], torch.Tensor) and args[0].ndim and args[0].shape[0] > 1:
-        middle = (args[0].shape[0] + 1) // 2
-        return ((args[0][:middle],), {}), ((args[0][middle:],), {})
-    return sample, sample
+class ByNoise:
+    """Judges by the noise on held-out samples, sample by sample."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def measure(self, model: fx.GraphModule) -> Measure:
+        """Return the mean ratio, and that of every sample."""
+        scores = self._judge.scores(model)
+        return Measure(float(scores.mean()), scores)
+
+    def compare(self, before: Measure, after: Measure) -> tuple[bool, Gain | None]:
+        """Compare sample by sample."""
+        assert before.scores is not None
+        assert after.scores is not None
+        found = gain(before.scores, after.scores)
+        return found.is_real, found
 
 
-def float_tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+class Always:
+    """Keeps every correction: those that were judged before."""
 
+    def measure(self, model: fx.GraphModule) -> Measure:
+        """Measure nothing."""
+        del model
+        return Measure(0.0)
 
-def ratio_db(reference: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> float:
-    """Return the signal-to-noise ratio in dB, over all tensors together."""
-    signal = sum(float(tensor.double().pow(2).sum()) for tensor in reference)
-    pairs = zip(reference, found, strict=True)
-    noise = sum(float((wanted.double() - value.double()).pow(2).sum()) for wanted, value in pairs)
-    return float(10 * torch.log10(torch.tensor(max(signal, 1e-300) / noise))) if noise else float("inf")
+    def compare(self, before: Measure, after: Measure) -> tuple[bool, Gain | None]:
+        """Keep it."""
+        del before, after
+        return True, None
 
 
 def apply_corrections(state: QuantState, corrections: Collection[Correction]) -> list[Trial]:
     """Try corrections in the order in which they do not undo each other."""
-    return [_try(state, correction) for correction in Correction if correction in corrections]
+    return [try_correction(state, correction) for correction in Correction if correction in corrections]
 
 
-def _try(state: QuantState, correction: Correction) -> Trial:
-    """Try one correction; put everything back when it does not help."""
-    before = state.ratio()
+def try_correction(
+    state: QuantState, correction: Correction, announce: Callable[[Correction], object] = lambda _: None
+) -> Trial:
+    """Try one correction; put everything back when it does not help.
+
+    Args:
+        state: The model and who judges it.
+        correction: What to try.
+        announce: Told of it once the model before it was measured.
+    """
+    before = state.judge.measure(state.model)
+    announce(correction)
     saved = copy.deepcopy(state.model.state_dict())
     statistics = state.calibration
     layers = _CORRECTIONS[correction](state)
     if not layers:
-        return Trial(correction, (), before, before, kept=False)
-    after = state.ratio()
-    if after <= before:
+        return Trial(correction, (), before.value, before.value, kept=False)
+    after = state.judge.measure(state.model)
+    kept, found = state.judge.compare(before, after)
+    if not kept:
         state.model.load_state_dict(saved)
         state.calibration = statistics
-    return Trial(correction, tuple(layers), before, after, kept=after > before)
+    return Trial(correction, tuple(layers), before.value, after.value, kept, found)
 
 
 def _balance(state: QuantState, *, smooth: bool) -> list[str]:
@@ -148,7 +179,7 @@ def _balance(state: QuantState, *, smooth: bool) -> list[str]:
             done.append(site.place)
     if done:
         # The values have changed: take the statistics again.
-        state.calibration = collect(state.model, state.data)
+        state.calibration = state.collect()
         apply_calibration(state.model, state.calibration)
     return done
 

@@ -23,9 +23,7 @@ def fit_weights(model: fx.GraphModule) -> None:
     Only a portable dialect changes them. Without the packages for writing files they are chosen on export.
     """
     record = quantization_of(model)
-    for _, layer in layers_of(model):
-        if layer.weight_quantizer is not None:
-            layer.weight_quantizer.unfit()
+    unfit_weights(model)
     fitted: dict[str, FittedLayer] = {}
     dialect = get_dialect(record.placement.dialect) if record.placement.dialect else None
     if dialect is not None and dialect.portable and importlib.util.find_spec("numpy") is not None:
@@ -64,6 +62,13 @@ def is_fitted(model: fx.GraphModule) -> bool:
     found = dict(layers_of(model))
     quantizers = [found[name].weight_quantizer for name in changed]
     return bool(changed) and all(each is not None and each.fitted is not None for each in quantizers)
+
+
+def unfit_weights(model: fx.GraphModule) -> None:
+    """Take back what was chosen for the target's kernels, in place."""
+    for _, layer in layers_of(model):
+        if layer.weight_quantizer is not None:
+            layer.weight_quantizer.unfit()
 
 
 def _paired_layers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[QuantizedLayer, float]]]:

@@ -167,12 +167,12 @@ class Placement(Printed):
         wanted += [each.value for variant in self.variants.values() for each in variant.boundaries if not each.inside]
         return list(dict.fromkeys(wanted))
 
-    def with_islands(self, islands: Collection[str]) -> "Placement":
-        """Return the same, saying of layers that were skipped for a goal that nobody else wanted it."""
+    def with_islands(self, islands: Collection[str], rule: str) -> "Placement":
+        """Return the same, saying by which rule layers were skipped that no user wanted skipped."""
         layers = list(self.layers)
         for index, decision in enumerate(layers):
             if decision.place in islands and decision.rule == _SKIPPED:
-                layers[index] = replace(decision, rule="left float to meet the target")
+                layers[index] = replace(decision, rule=rule)
         return replace(self, layers=tuple(layers))
 
     @property

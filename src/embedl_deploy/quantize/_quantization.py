@@ -10,11 +10,12 @@ from torch import fx, nn
 
 from embedl_deploy._table import table
 from embedl_deploy.errors import QuantizationError, quoted_list
-from embedl_deploy.quantize._config import QuantConfig
+from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._placement import Placement
 
 _KEY = "embedl_deploy.quantization"
+_WORTH_DB = 0.1
 Samples = list[tuple[torch.Tensor, ...]]
 Corrections = Union["Correction", str, Iterable[Union["Correction", str]]]
 
@@ -49,32 +50,123 @@ class Correction(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Gain:
+    """By how much one model is closer to the float model than another, over samples that neither was made from."""
+
+    mean_db: float  # mean over samples of the difference in signal-to-noise ratio
+    low_db: float  # the mean may be as small as this by chance (95 %)
+    high_db: float  # or as large as this
+    samples: int  # how many samples were compared
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it is more than noise, and enough to matter."""
+        return self.low_db > 0 and self.mean_db >= _WORTH_DB
+
+    def __str__(self) -> str:
+        return f"{self.mean_db:+.2f} dB ({self.low_db:+.2f} to {self.high_db:+.2f}, {self.samples} unseen samples)"
+
+
+@dataclass(frozen=True)
 class Trial:
     """What a correction did."""
 
     correction: Correction
     layers: tuple[str, ...]  # where its symptom showed
-    before_db: float  # signal-to-noise ratio of the model's outputs before
+    before_db: float  # mean signal-to-noise ratio of the model's outputs on held-out samples before
     after_db: float  # and after
     kept: bool  # whether it helped and was kept
+    gain: Gain | None = None  # the difference, sample by sample; None where nothing was compared
+    reason: str = ""  # why it was not tried, where it was not
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of a table."""
         if not self.layers:
-            return (self.correction.value, "0", "", "", "no symptom")
+            return (self.correction.value, "0", "", "", self.reason or "no symptom")
         result = "kept" if self.kept else "undone: it did not help"
+        if self.gain is not None:
+            gain = self.gain
+            text = f"{gain.low_db:+.2f} to {gain.high_db:+.2f} dB"
+            result = f"kept: {text} on {gain.samples} unseen samples"
+            if not self.kept:
+                result = f"undone: no improvement on {gain.samples} unseen samples ({text})"
         return (self.correction.value, str(len(self.layers)), f"{self.before_db:.2f}", f"{self.after_db:.2f}", result)
 
 
 @dataclass(frozen=True)
+class MethodTrial:
+    """What one range method gives on held-out samples."""
+
+    method: CalibrationMethod
+    db: float  # mean signal-to-noise ratio of the outputs
+    gain: Gain | None  # over min-max; None for min-max itself
+
+
+@dataclass(frozen=True)
+class RangeChoice:
+    """Which range method was chosen, and why."""
+
+    method: CalibrationMethod
+    trials: tuple[MethodTrial, ...] = ()  # all that were compared, min-max first
+    samples: int = 0  # held-out samples that they were compared on
+    seconds: float = 0.0  # what the comparison cost
+    reason: str = ""  # why nothing was compared, where nothing was
+
+    def __str__(self) -> str:
+        if not self.trials:
+            return f"Ranges: {self.method.value}, {self.reason}"
+        rows = [
+            (
+                trial.method.value,
+                f"{trial.db:.2f}",
+                "" if trial.gain is None else f"{trial.gain.low_db:+.2f} to {trial.gain.high_db:+.2f}",
+                "chosen" if trial.method is self.method else "",
+            )
+            for trial in self.trials
+        ]
+        head = f"Ranges: {self.method.value}, chosen on {self.samples} unseen samples in {self.seconds:.1f} s:"
+        return "\n".join([head, table(("method", "dB", "over min-max, dB", ""), rows)])
+
+
+@dataclass(frozen=True)
+class OutputQuality:
+    """How close one output of the quantized model is to that of the float model, on held-out samples."""
+
+    name: str
+    db: float  # mean signal-to-noise ratio
+    samples: int
+    kept: tuple[str, ...] = ()  # layers that were left float for it, without being asked
+    before_db: float | None = None  # the ratio without them
+    advice: str = ""  # what to do where it stays low
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {self.db:.1f} dB on {self.samples} unseen samples"
+        if self.kept:
+            text += f"; kept in float for it: {', '.join(self.kept)} ({self.before_db:.1f} -> {self.db:.1f} dB)"
+        return f"{text}. {self.advice}" if self.advice else text
+
+
+@dataclass(frozen=True)
+class Step:
+    """One model that was measured in the search for a goal."""
+
+    what: str  # what was changed
+    metric: float
+    kept: bool  # whether the search went on from it
+    seconds: float  # to make and to measure it
+
+
+@dataclass(frozen=True)
 class Search:
-    """What the search for float islands found."""
+    """What the search for a goal found: range method, corrections, then float islands, until the goal is met."""
 
     islands: tuple[str, ...]  # layers that stay float
     float_metric: float
     metric: float
     allowed: float  # the least that was asked for
-    tried: int  # how many models were measured
+    tried: int  # how many quantized models were measured
+    steps: tuple[Step, ...] = ()  # every one of them, in order
+    seconds: float = 0.0  # what it cost, the metric included
 
     @property
     def met(self) -> bool:
@@ -83,10 +175,14 @@ class Search:
 
     def __str__(self) -> str:
         verdict = "met" if self.met else "not met"
-        return (
+        line = (
             f"Goal {verdict}: {self.metric:.4g}, float {self.float_metric:.4g}, at least {self.allowed:.4g} wanted; "
-            f"{self.tried} models measured. Float islands: {', '.join(self.islands) or 'none'}"
+            f"{self.tried} models measured in {self.seconds:.1f} s. Float islands: {', '.join(self.islands) or 'none'}"
         )
+        rows = [
+            (step.what, f"{step.metric:.4g}", f"{step.seconds:.1f}", "kept" if step.kept else "") for step in self.steps
+        ]
+        return "\n".join([line, *([table(("tried", "metric", "s", ""), rows)] if rows else [])])
 
 
 @dataclass(frozen=True)
@@ -136,7 +232,10 @@ class Quantization:
     # The statistics; keep them to solve scales again without the data
     calibration: Calibration = field(default_factory=Calibration)
     trials: tuple[Trial, ...] = ()  # every correction that was tried, with its measured effect
-    search: Search | None = None  # the search for float islands, where a goal was given
+    ranges: RangeChoice | None = None  # how the range method was chosen, where the user left it open
+    outputs: tuple[OutputQuality, ...] = ()  # what every output keeps on held-out samples
+    warnings: tuple[str, ...] = ()  # what is odd about the calibration data
+    search: Search | None = None  # the search for a goal, where one was given
     sensitivity: Sensitivity | None = None  # what each layer costs with all of them quantized, where a goal was given
     example_only: bool = False  # ranges are those of the example inputs, as no other data was given
     fitted: Mapping[str, FittedLayer] = field(default_factory=dict)  # what a portable file's weights became, by layer
@@ -173,10 +272,15 @@ class Quantization:
         lines = [f"{done} of {total} layers quantized, {self.calibration.batches} batches", "", str(self.placement)]
         if self.example_only:
             lines.insert(1, "Warning: calibrated on the example inputs alone; give forward_loop=batches of real data.")
+        lines[1:1] = [f"Warning: {warning}" for warning in self.warnings]
+        if self.ranges is not None:
+            lines += ["", str(self.ranges)]
         if self.trials:
             head = ("correction", "layers", "before, dB", "after, dB", "result")
             rows = [trial.row() for trial in self.trials]
             lines += ["", "Corrections, by signal-to-noise ratio of the outputs:", table(head, rows)]
+        if self.outputs:
+            lines += ["", "Outputs against the float model:", *(f"  {output}" for output in self.outputs)]
         if self.search is not None:
             lines += ["", str(self.search)]
         return "\n".join(lines)

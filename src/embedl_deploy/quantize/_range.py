@@ -29,7 +29,7 @@ def solve_all(statistics: Sequence[Histogram], config: TensorQuantConfig, form: 
     seen = [(min(histogram.low, 0.0), max(histogram.high, 0.0)) for histogram in statistics]
     used = [index for index, (low, high) in enumerate(seen) if low < high]
     if used:
-        found = _METHODS[config.calibration_method]([statistics[index] for index in used], config, form)
+        found = _METHODS[config.range_method]([statistics[index] for index in used], config, form)
         for index, (low, high) in zip(used, found, strict=True):
             seen[index] = (max(min(low, 0.0), seen[index][0]), min(max(high, 0.0), seen[index][1]))
     return seen

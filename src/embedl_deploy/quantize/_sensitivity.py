@@ -1,11 +1,11 @@
-"""Which layers cost accuracy, from one cached pass; and the fewest to leave float so that a goal is met.
+"""Which layers cost accuracy, from one cached pass.
 
 The float model runs once. At every quantized layer the error that quantizing it alone makes is computed beside it and
 kept. Backward passes from random directions of the output then tell how much of each error arrives there: to first
 order, the output's noise from layer l is the mean over directions v of (∂(v·output)/∂y_l · e_l)².
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,78 +15,19 @@ from embedl_deploy._graph.run import evaluating
 from embedl_deploy.errors import QuantizationError
 from embedl_deploy.nn import QuantizedLayer, QuantStub
 from embedl_deploy.quantize._calibrate import floating
-from embedl_deploy.quantize._config import MaxDrop
-from embedl_deploy.quantize._corrections import float_tensors, watching_layers
+from embedl_deploy.quantize._corrections import watching_layers
+from embedl_deploy.quantize._held_out import float_tensors
 from embedl_deploy.quantize._insert import layers_of, stubs_of
-from embedl_deploy.quantize._quantization import LayerCost, Search, Sensitivity, quantization_of
-
-Build = Callable[[tuple[str, ...]], fx.GraphModule]
-
-
-def find_islands(
-    build: Build, first: fx.GraphModule, float_model: fx.GraphModule, ranking: list[str], goal: MaxDrop
-) -> tuple[fx.GraphModule, Search]:
-    """Return the model with the fewest islands found, and the search.
-
-    The shortest prefix of the ranking that meets the goal is found by bisection; then each of its layers is put back
-    if the goal still holds without it.
-
-    Args:
-        build: Makes a calibrated model with the given layers float.
-        first: The model without islands.
-        float_model: What the goal is measured from.
-        ranking: Layers, the dearest first.
-        goal: What the metric must reach.
-    """
-    judge = _Judge(build, goal, {(): first})
-    whole = judge.measure(float_model)
-    allowed = whole - goal.drop
-    most = min(goal.most_islands, len(ranking))
-    if judge.metric(()) >= allowed:
-        return judge.result((), whole, allowed)
-    if judge.metric(tuple(ranking[:most])) < allowed:
-        best = max(judge.seen, key=lambda islands: (judge.seen[islands], -len(islands)))
-        return judge.result(best, whole, allowed)
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if judge.metric(tuple(ranking[:middle])) >= allowed else (middle, high)
-    islands = tuple(ranking[:high])
-    for name in reversed(islands[:-1]):
-        fewer = tuple(island for island in islands if island != name)
-        if judge.metric(fewer) >= allowed:
-            islands = fewer
-    return judge.result(islands, whole, allowed)
-
-
-class _Judge:
-    """Builds and measures models, each once."""
-
-    def __init__(self, build: Build, goal: MaxDrop, built: dict[tuple[str, ...], fx.GraphModule]) -> None:
-        self._build = build
-        self._goal = goal
-        self._built = built
-        self.seen: dict[tuple[str, ...], float] = {}
-
-    def measure(self, model: fx.GraphModule) -> float:
-        found = float(self._goal.metric(model))
-        if found != found:  # noqa: PLR0124 (NaN is the one number that differs from itself)
-            raise QuantizationError("the metric returned NaN; it must return a number, larger is better.")
-        return found
-
-    def metric(self, islands: tuple[str, ...]) -> float:
-        if islands not in self.seen:
-            self._built = {islands: self._built.get(islands) or self._build(islands)}
-            self.seen[islands] = self.measure(self._built[islands])
-        return self.seen[islands]
-
-    def result(self, islands: tuple[str, ...], whole: float, allowed: float) -> tuple[fx.GraphModule, Search]:
-        model = self._built.get(islands) or self._build(islands)
-        return model, Search(islands, whole, self.seen[islands], allowed, len(self.seen))
+from embedl_deploy.quantize._quantization import LayerCost, Sensitivity, quantization_of
 
 
 def sensitivity(
-    model: nn.Module, args: tuple[Any, ...] = (), *, kwargs: Mapping[str, Any] | None = None, probes: int = 8
+    model: nn.Module,
+    args: tuple[Any, ...] = (),
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    probes: int = 8,
+    output: int | None = None,
 ) -> Sensitivity:
     """Estimate what each quantized layer of a calibrated model costs, without quantizing them one by one.
 
@@ -95,15 +36,16 @@ def sensitivity(
         args: One batch.
         kwargs: Keyword inputs of the batch.
         probes: Random directions of the output; more make the estimate steadier.
+        output: Which of the outputs that are numbers to look at; all of them together unless told.
 
     Raises:
-        QuantizationError: The model has no pairs.
+        QuantizationError: The model has no pairs, or no such output.
     """
     placement = quantization_of(model).placement
     assert isinstance(model, fx.GraphModule)
     targets = {node.name: str(node.target) for node in model.graph.nodes}
     places = {f"{targets[decision.node]}.": decision.place for decision in placement.quantized}
-    found = _probe(model, args, kwargs or {}, probes)
+    found = _probe(model, args, kwargs or {}, probes, output)
     costs: dict[str, float] = {}
     for name, noise in found.items():
         place = next((place for prefix, place in places.items() if name.startswith(prefix)), name)
@@ -113,7 +55,9 @@ def sensitivity(
     return Sensitivity(tuple(sorted(rows, key=lambda cost: -cost.noise)))
 
 
-def _probe(model: fx.GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], probes: int) -> dict[str, float]:
+def _probe(
+    model: fx.GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, Any], probes: int, output: int | None
+) -> dict[str, float]:
     """Run once forward and a few times backward; return the noise of every layer at the output."""
     inputs = _input_stubs(model)
     errors: dict[str, torch.Tensor] = {}
@@ -132,6 +76,10 @@ def _probe(model: fx.GraphModule, args: tuple[Any, ...], kwargs: Mapping[str, An
 
     with watching_layers(model, visit), floating(model), evaluating([model]), torch.enable_grad():
         outputs = float_tensors(model(*args, **kwargs))
+    if output is not None:
+        if not 0 <= output < len(outputs):
+            raise QuantizationError(f"there is no output {output}; the model has {len(outputs)} that are numbers.")
+        outputs = [outputs[output]]
     return _backward(outputs, results, errors, probes)
 
 

@@ -17,7 +17,15 @@ from embedl_deploy.dialect import ONNXRUNTIME_X86, ONNXRUNTIME_X86_VNNI, check, 
 from embedl_deploy.export import export_onnx, verify
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.onnxruntime import ONNXRUNTIME
-from embedl_deploy.quantize import MaxDrop, ModulesToSkip, QuantConfig, quantization_of, quantize
+from embedl_deploy.quantize import (
+    CalibrationMethod,
+    MaxDrop,
+    ModulesToSkip,
+    QuantConfig,
+    TensorQuantConfig,
+    quantization_of,
+    quantize,
+)
 
 EXPOSED = replace(ONNXRUNTIME_X86, rounds_float_weights=False)
 EXPOSED_VNNI = replace(ONNXRUNTIME_X86_VNNI, rounds_float_weights=False)
@@ -58,6 +66,9 @@ def uneven(net: Net) -> Net:
     return net
 
 
+MINMAX = TensorQuantConfig(calibration_method=CalibrationMethod.MINMAX)
+
+
 def transformed(kind: str) -> tuple[fx.GraphModule, torch.Tensor]:
     """Return a network for ONNX Runtime and a batch."""
     net = settled(uneven(Net(MIDDLES[kind]())), 8, 3, 12, 12)
@@ -79,7 +90,7 @@ def export(model: fx.GraphModule, value: torch.Tensor, folder: Path) -> onnx.Mod
 def test_a_float_layer_is_what_was_simulated(kind: str, tmp_path: Path) -> None:
     """Two float layers between integers; with one scale in every DQ the file is far off, and `verify` tells."""
     model, value = transformed(kind)
-    skip = QuantConfig(skip=ModulesToSkip.layers("middle", "up"))
+    skip = QuantConfig(MINMAX, skip=ModulesToSkip.layers("middle", "up"))
     quantized = quantize(model, (value[:2],), skip, [value], backend=ONNXRUNTIME)
     canonical = export(quantized, value, tmp_path)
     with torch.no_grad():
@@ -109,7 +120,7 @@ def test_equal_to_the_bit_where_float_sums_are_exact(tmp_path: Path) -> None:
             layer = model.get_submodule(name)
             for one in layer.parameters():
                 one.copy_((one * 16).round().clamp(-64, 64) / 16)
-    skip = QuantConfig(skip=ModulesToSkip.layers("middle", "up"))
+    skip = QuantConfig(MINMAX, skip=ModulesToSkip.layers("middle", "up"))
     quantized = quantize(model, (value[:2],), skip, [value], backend=ONNXRUNTIME)
     for stub in quantized.modules():
         if isinstance(stub, QuantStub):
@@ -134,9 +145,10 @@ def test_a_goal_holds_in_the_file(tmp_path: Path) -> None:
         with torch.no_grad():
             return quality(candidate(value))
 
-    plain = metric(quantize(model, (value[:2],), None, [value], backend=ONNXRUNTIME))
+    config = QuantConfig(MINMAX)
+    plain = metric(quantize(model, (value[:2],), config, [value], backend=ONNXRUNTIME))
     goal = MaxDrop(metric, 100.0 - plain - 1.0)
-    quantized = quantize(model, (value[:2],), None, [value], backend=ONNXRUNTIME, goal=goal)
+    quantized = quantize(model, (value[:2],), config, [value], backend=ONNXRUNTIME, goal=goal, corrections=())
     search = quantization_of(quantized).search
     assert search is not None
     assert search.islands

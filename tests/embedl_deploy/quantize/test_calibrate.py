@@ -160,7 +160,8 @@ def test_a_constant_activation_and_a_channel_of_zeros() -> None:
     model, value = residual(TENSORRT)
     with torch.no_grad():
         model.get_submodule("conv1.conv").weight[3] = 0  # type: ignore[operator]
-    quantized = quantize(model, (value,), forward_loop=[torch.zeros(2, 3, 16, 16)], backend=TENSORRT)
+    quantized = insert_qdq(model, plan_qdq(model, (value,), backend=TENSORRT))
+    calibrate(quantized, [torch.zeros(2, 3, 16, 16)])
     stub = quantized.get_submodule("stubs.x")
     weight = quantized.get_submodule("conv1.conv.weight_quantizer")
     assert isinstance(stub, QuantStub)

@@ -127,7 +127,7 @@ def test_weight_ranges() -> None:
     layer = nn.Linear(256, 64)
     with torch.no_grad():
         layer.weight.copy_(torch.distributions.StudentT(3.0).sample(layer.weight.shape))
-    data = [torch.randn(16, 256), torch.randn(16, 256)]
+    data = [torch.randn(64, 256) for _ in range(4)]
     model = transform(nn.Sequential(layer).eval(), (data[0],), ONNXRUNTIME).model
     found = tried(model, data, Correction.WEIGHT_RANGES, FOUR_BITS)
     assert found.layers == ("0.linear",)
@@ -171,8 +171,9 @@ def test_a_correction_that_hurts_is_undone(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setitem(_corrections._CORRECTIONS, Correction.BIAS, harm)
     model, value = residual(ONNXRUNTIME)
-    plain = quantize(model, (value,), None, [value], backend=ONNXRUNTIME)
-    result = quantize(model, (value,), None, [value], backend=ONNXRUNTIME, corrections=[Correction.BIAS])
+    data = [value] * 4
+    plain = quantize(model, (value,), None, data, backend=ONNXRUNTIME)
+    result = quantize(model, (value,), None, data, backend=ONNXRUNTIME, corrections=[Correction.BIAS])
     (trial,) = quantization_of(result).trials
     assert not trial.kept
     assert "undone" in str(quantization_of(result))
