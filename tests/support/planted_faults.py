@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from embedl_deploy import transform
 from embedl_deploy.export import Verification, export_onnx, verify
-from embedl_deploy.quantize import quantize
+from embedl_deploy.quantize import CalibrationMethod, QuantConfig, TensorQuantConfig, quantize
 
 CANONICAL, FLOAT, VNNI = "canonical", "float", "onnxruntime-x86-vnni"
 _TARGET = "onnxruntime-x86"
@@ -160,13 +160,14 @@ class Made:
 
 
 def make(kind: str, net: nn.Module, *, seed: int = 100, spoil: Callable[[torch.Tensor], None] | None = None) -> Made:
-    """Transform and quantize a network."""
+    """Transform and quantize a network; by a method that keeps every value where the data is spoiled."""
     args = (data(kind, 2, 1),)
     batches = [data(kind, 8, seed + index) for index in range(4)]
     if spoil is not None:
         spoil(batches[0])
     transformed = transform(net, args, target=_TARGET).model
-    simulated = quantize(transformed, args, forward_loop=batches, target=_TARGET)
+    config = None if spoil is None else QuantConfig(TensorQuantConfig(calibration_method=CalibrationMethod.MINMAX))
+    simulated = quantize(transformed, args, config, batches, target=_TARGET)
     return Made(kind, net, transformed, simulated)
 
 

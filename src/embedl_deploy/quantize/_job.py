@@ -1,7 +1,7 @@
 """One quantization: place, calibrate, and choose on held-out data what was left open."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,8 @@ METHODS = (
 LOW_DB = 20.0  # an output below it is not what a user would take for the float model's
 _CHEAP = tuple(correction for correction in Correction if correction is not Correction.ROUNDING)
 _SAMPLE = 32
-_MOST_KEPT = 16
+_MOST_KEPT = 8
+_DOMINANT = 0.1  # of an output's noise
 _WORTH_KEEPING_DB = 3.0
 
 
@@ -61,6 +62,7 @@ class Job:
     held_out: tuple[Sample, ...] | None  # what to judge by; None for a part of the data
     corrections: tuple[Correction, ...] | None  # None for those that the held-out data asks for
     verdict: Verdict | None = None  # who judges corrections; None for the noise on held-out samples
+    samples: Sequence[tuple[torch.Tensor, ...]] = ()  # what weights are fitted by, where the data is statistics
     example_only: bool = False
     keeps_outputs: bool = True  # whether layers may stay float for an output that is poor
     progress: bool = False
@@ -128,7 +130,7 @@ class Job:
     ) -> tuple[Calibration, tuple[tuple[torch.Tensor, ...], ...], tuple[str, ...]]:
         """Run the data and return the statistics, some samples, and what is odd about the data."""
         if isinstance(source.data, Calibration):
-            return source.data, (), ()
+            return source.data, tuple(self.samples), ()
         watch = InputWatch(model, clips=source.clips)
         kept: Samples
         with watch.watching(), keeping_samples(model) as kept:
@@ -208,7 +210,7 @@ class Job:
         kept = tuple(trial.correction for trial in record.trials if trial.kept)
         job = replace(
             self, config=replace(self.config, activation=activation, skip=wider), corrections=kept, verdict=Always(),
-            held_out=(), progress=False,
+            held_out=(), samples=record.samples, progress=False,
             # Without corrections the statistics of the first run serve every placement: no data is run again.
             data=data if kept else record.calibration,
         )  # fmt: skip
@@ -230,16 +232,18 @@ class Job:
                 outputs[index] = replace(outputs[index], db=before)
                 continue
             costs = sensitivity(made, call[0], kwargs=call[1], output=index)
-            ranking = [cost.place for cost in costs.layers if cost.noise > 0 and cost.place not in islands]
+            # Noise that all layers share is not cured by leaving a few of them float.
+            ranking = [cost.place for cost in costs.layers if cost.share >= _DOMINANT and cost.place not in islands]
             best: tuple[float, tuple[str, ...], fx.GraphModule] | None = None
             count = 1
-            while count <= limit - len(islands) and (best is None or best[0] < LOW_DB):
+            most = min(limit - len(islands), len(ranking))
+            while count <= most and (best is None or best[0] < LOW_DB):
                 more = tuple(ranking[:count])
                 candidate = self.without((*islands, *more), made, source.data)
                 score = float(judge.scores(candidate)[:, index].mean())
                 if best is None or score > best[0]:
                     best = score, more, candidate
-                count = min(2 * count, limit - len(islands)) if count < limit - len(islands) else limit + 1
+                count += 1
             if best is None or (best[0] < LOW_DB and best[0] < before + _WORTH_KEEPING_DB):
                 outputs[index] = replace(outputs[index], db=before, advice=_advice(best, before))
                 continue
@@ -255,7 +259,6 @@ class Job:
             replace(
                 found, placement=found.placement.with_islands(islands, "left float to keep an output"), outputs=told,
                 ranges=record.ranges, trials=record.trials, warnings=record.warnings,
-                samples=found.samples or record.samples,
             ),
         )  # fmt: skip
         return result
@@ -272,7 +275,7 @@ class _Source:
 
 def _advice(best: tuple[float, tuple[str, ...], fx.GraphModule] | None, before: float) -> str:
     if best is None:
-        return "It is low: give goal=MaxDrop(metric, drop), or train on."
+        return "It is low, and no layer stands out: give goal=MaxDrop(metric, drop), or train on."
     return (
         f"It is low, and {len(best[1])} layers in float give {best[0]:.1f} dB only ({before:.1f} before): "
         "give goal=MaxDrop(metric, drop), or train on."

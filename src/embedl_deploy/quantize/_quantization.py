@@ -73,7 +73,8 @@ class Trial:
 
     correction: Correction
     layers: tuple[str, ...]  # where its symptom showed
-    before_db: float  # mean signal-to-noise ratio of the model's outputs on held-out samples before
+    # Mean signal-to-noise ratio of the model's outputs on held-out samples before; with a goal, its metric
+    before_db: float
     after_db: float  # and after
     kept: bool  # whether it helped and was kept
     gain: Gain | None = None  # the difference, sample by sample; None where nothing was compared
@@ -276,9 +277,12 @@ class Quantization:
         if self.ranges is not None:
             lines += ["", str(self.ranges)]
         if self.trials:
-            head = ("correction", "layers", "before, dB", "after, dB", "result")
+            by_goal = self.search is not None
+            unit = "" if by_goal else ", dB"
+            head = ("correction", "layers", f"before{unit}", f"after{unit}", "result")
             rows = [trial.row() for trial in self.trials]
-            lines += ["", "Corrections, by signal-to-noise ratio of the outputs:", table(head, rows)]
+            what = "the metric of the goal" if by_goal else "signal-to-noise ratio of the outputs"
+            lines += ["", f"Corrections, by {what}:", table(head, rows)]
         if self.outputs:
             lines += ["", "Outputs against the float model:", *(f"  {output}" for output in self.outputs)]
         if self.search is not None:

@@ -126,7 +126,7 @@ def search(job: Job, goal: MaxDrop) -> fx.GraphModule:
         record = quantization_of(found)
         placement = record.placement.with_islands(islands, "left float to meet the target")
         record = replace(
-            record, placement=placement, samples=record.samples or first.samples, ranges=first.ranges,
+            record, placement=placement, ranges=first.ranges,
             trials=first.trials, warnings=first.warnings, outputs=() if islands else first.outputs,
         )  # fmt: skip
         put_quantization(found, record)
@@ -141,23 +141,24 @@ def _other_methods(job: Job, ledger: Ledger, best: fx.GraphModule, metric: float
     for method in METHODS:
         if method is first.config.activation.range_method:
             continue
-        candidate = _with_method(job, method, first.calibration)
+        candidate = _with_method(job, method, best)
         found = ledger.measure(f"{method.value} ranges", candidate)
         if found > metric:
             ranges = RangeChoice(method, reason="chosen by the metric of the goal.")
-            record = replace(quantization_of(candidate), ranges=ranges, samples=first.samples, warnings=first.warnings)
-            put_quantization(candidate, record)
-            fit_weights(candidate)
+            put_quantization(candidate, replace(quantization_of(candidate), ranges=ranges, warnings=first.warnings))
             best, metric = candidate, found
         if ledger.met(metric):
             break
     return best, metric
 
 
-def _with_method(job: Job, method: CalibrationMethod, calibration: Calibration) -> fx.GraphModule:
+def _with_method(job: Job, method: CalibrationMethod, like: fx.GraphModule) -> fx.GraphModule:
+    record = quantization_of(like)
     activation = replace(job.config.activation, calibration_method=method)
     config = replace(job.config, activation=activation)
-    return replace(job, config=config, data=calibration, corrections=(), held_out=(), progress=False).run()
+    return replace(
+        job, config=config, data=record.calibration, samples=record.samples, corrections=(), held_out=(), progress=False
+    ).run()
 
 
 def _corrections(job: Job, ledger: Ledger, model: fx.GraphModule, metric: float) -> float:
