@@ -58,8 +58,13 @@ class _FusedConv(QuantizableModule):
 
     def output_parameters(self) -> list[torch.Tensor] | None:
         """Return those of the batch norm or the convolution, unless the activation does not scale."""
-        scales = self.act is None or isinstance(self.act, nn.ReLU)
+        scales = self.act is None or isinstance(self.act, CLAMPS)
         return self.conv.output_parameters() if isinstance(self.conv, QuantizedConv) and scales else None
+
+    @property
+    def output_top(self) -> float | None:
+        """Where ReLU6 cuts."""
+        return float(self.act.max_val) if isinstance(self.act, nn.ReLU6) else None
 
 
 class FusedConvBN(_FusedConv):

@@ -102,6 +102,11 @@ class QuantizableModule(nn.Module):
         """Return the parameters, by output channel, that the result is proportional to; `None` if there are none."""
         return None
 
+    @property
+    def output_top(self) -> float | None:
+        """Up to which value the result is proportional to them, where it is cut off there."""
+        return None
+
 
 class ElementwiseModule(QuantizableModule):
     """A layer without weights that a target can compute on the integers of its inputs."""

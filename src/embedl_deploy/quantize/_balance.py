@@ -4,6 +4,8 @@ A channel c of a value is divided by s where it is made and multiplied by s wher
 
     W₂ · act(W₁x) = (W₂·diag(s)) · act(diag(1/s)·W₁x)        for any act with act(a·x) = a·act(x), a > 0
 
+ReLU6 is such an act below its top: channels that reach it stay as they are, the others grow and stay below.
+
 From a normalization into fully connected layers this is SmoothQuant, from convolution to convolution it is cross-layer
 equalization; the arithmetic is one and the same, and the function of the network is kept. Values that are added share
 their factors: every layer that writes to a residual trunk and every layer that reads from it takes part.
@@ -28,6 +30,7 @@ from embedl_deploy.nn import (
 )
 
 _LEAST = 1e-5
+_BELOW_TOP = 0.9
 Modules = Mapping[str, nn.Module]
 
 
@@ -40,6 +43,7 @@ class Site:
     smooth: bool  # Whether it follows a normalization.
     makers: tuple[list[torch.Tensor], ...]  # The parameters, by channel, of each layer that makes one.
     readers: tuple[QuantizedLayer, ...]
+    top: float | None = None  # Where the values are cut off.
 
     @property
     def dim(self) -> int:
@@ -99,9 +103,14 @@ def _site(values: list[fx.Node], modules: Modules, calls: Counter[str]) -> Site 
     smooth = any(layer.normalizes for layer in layers)
     if not (readers and stubs and parameters and once) or len(parameters) < len(makers):
         return None
+    tops = [layer.output_top for layer in layers if layer.output_top is not None]
+    if tops and len(makers) > 1:
+        return None  # the peaks of a sum do not tell which of its parts was cut off
     if (smooth and len(makers) > 1) or any(type(reader) is not type(readers[0]) for reader in readers):
         return None
-    return Site(tuple(stubs), str(makers[0].target), smooth, tuple(parameters), tuple(readers))
+    return Site(
+        tuple(stubs), str(makers[0].target), smooth, tuple(parameters), tuple(readers), tops[0] if tops else None
+    )
 
 
 def _passes_on(modules: Modules, node: fx.Node, inside: set[fx.Node]) -> bool:
@@ -124,7 +133,12 @@ def factors(site: Site, peaks: torch.Tensor) -> torch.Tensor:
     peaks = peaks.to(wanted).clamp(min=_LEAST)
     scale = (peaks / wanted.clamp(min=_LEAST)).sqrt()
     # The middle of all factors is 1, so that a network that is even already stays as it is.
-    return scale / scale.log().mean().exp()
+    scale = scale / scale.log().mean().exp()
+    if site.top is None:
+        return scale
+    # Values that were never cut off must not be after it: other data than this may reach a little further.
+    free = torch.maximum(scale.clamp(max=1.0), peaks / (_BELOW_TOP * site.top))
+    return torch.where(peaks < _BELOW_TOP * site.top, free, torch.ones_like(free))
 
 
 def balance(site: Site, scale: torch.Tensor) -> None:

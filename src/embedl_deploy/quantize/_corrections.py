@@ -174,7 +174,9 @@ def _balance(state: QuantState, *, smooth: bool) -> list[str]:
     done = []
     for site in found:
         peak = peaks[site.place]
-        if float(peak.max()) > _UNEVEN * float(peak.median().clamp(min=1e-12)):
+        # Where the largest are cut off, the small ones show it.
+        usual = peak.float().quantile(0.5 if site.top is None else 0.25)
+        if float(peak.max()) > _UNEVEN * float(usual.clamp(min=1e-12)):
             balance(site, factors(site, peak))
             done.append(site.place)
     if done:

@@ -101,6 +101,31 @@ def test_equalizing_convolutions() -> None:
     assert found.after_db > found.before_db + 6
 
 
+def test_equalizing_below_the_top_of_relu6() -> None:
+    """Channels that ReLU6 cuts stay, the others grow as far as it allows: more than 2 dB, and the same function."""
+    torch.manual_seed(0)
+    data = [torch.randn(8, 16, 8, 8) for _ in range(4)]
+    net = Pair()
+    net.relu = nn.ReLU6()  # type: ignore[assignment]
+    model = transform(net.eval(), (data[0],), ONNXRUNTIME).model
+    found = tried(model, data, Correction.EQUALIZE)
+    assert "one" in found.layers
+    assert found.kept
+    assert found.after_db > found.before_db + 2
+    network = insert_qdq(model, plan_qdq(model, (data[0],), backend=ONNXRUNTIME))
+    (site,) = [each for each in sites(network) if each.place == "one"]
+    assert site.top == 6.0
+    with torch.no_grad():
+        expected = network(data[0])
+        peaks = nn.functional.relu6(net.one(data[0])).amax((0, 2, 3))
+        assert 0 < int((peaks == 6).sum()) < 32
+        scale = factors(site, peaks)
+        assert bool((scale[peaks == 6] == 1).all())
+        assert bool((peaks / scale <= 6).all())
+        balance(site, scale)
+        torch.testing.assert_close(network(data[0]), expected, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("backend", [TENSORRT, ONNXRUNTIME], ids=lambda one: one.name)
 def test_balancing_keeps_the_function(backend: Backend) -> None:
     """Every site of a residual network with batch norm, with arbitrary factors."""
