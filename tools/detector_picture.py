@@ -96,7 +96,7 @@ def trained(pictures: int = 1536, epochs: int = 24) -> Detector:
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, epochs * (pictures // 64))
     for _ in range(epochs):
-        for rows in torch.randperm(pictures).split(64):
+        for rows in torch.split(torch.randperm(pictures), 64):
             found = model(inputs[rows])
             here = scores[rows].amax(1, keepdim=True)
             far = functional.smooth_l1_loss(found["boxes"] * here, boxes[rows] * here, reduction="sum") / here.sum()

