@@ -58,6 +58,8 @@ _KERNELS_DB = 60.0
 _HALF_DB = 30.0
 # Of outputs where every kernel is an integer one: the same bits, but for the last of a float32.
 _EXACT_DB = 100.0
+# What data that a format fits keeps in it, whatever quality the user asks of the outputs.
+_FITTING_DB = 10.0
 # Noises of two roundings add up: 3 dB if they have nothing in common, and as much for few samples.
 _TWO_ROUNDINGS_DB = 6.0
 # Shares of fewer samples are not compared: one sample more or less is points.
@@ -601,7 +603,7 @@ class _Verifier:
             level = max((one.decibels for one in sides), default=None)
             if level is not None and tensor in self.graph.first:
                 # Nothing was rounded before it: whoever calibrates on data like this keeps 30 dB and more.
-                inside = inside and level >= self.bounds.sqnr_db
+                inside = inside and level >= min(self.bounds.sqnr_db, _FITTING_DB)
             rows.append(
                 BoundaryRow(
                     tensor, self.graph.modules.get(name, ""), what, self.steps[boundary], bound, layer,
