@@ -311,11 +311,38 @@ def _coverage(result: dict[str, Any]) -> str:
     return f"{_one(result)}\n\n{table(titles, rows)}\n\n{lattice}"
 
 
+def _models(result: dict[str, Any]) -> str:
+    keys = ("route", "quantized", "norms", "simulated_db", "written_db", "running_db", "verified", "export_s")
+    rows = [
+        (
+            row["name"],
+            row["target"],
+            *(str(row.get(key, "-")) for key in keys),
+            row["failure"] or row.get("verdict", ""),
+        )
+        for row in result["data"]["rows"]
+    ]
+    titles = (
+        "network", "target", "traced by", "weighted operators quantized", "BatchNormalization left", "simulated, dB",
+        "as written, dB", "as it runs, dB", "verify", "export, CPU s", "failure",
+    )  # fmt: skip
+    return f"{_one(result)}\n\n{table(titles, [tuple(_plain(cell) for cell in row) for row in rows])}"
+
+
+def _fault_of(row: dict[str, Any]) -> str:
+    return str(row["failure"] or row.get("verdict", ""))
+
+
+def _plain(cell: str) -> str:
+    """Return a cell that no text of others can break out of."""
+    return " ".join(cell.replace("|", "/").split())
+
+
 LITERT = ("litert dialect", "ai-edge-quantizer")
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "int8": _int8, "litert": _litert, "runtime_accuracy": _runtime_accuracy, "families": _families,
     "families-all": _families_all, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
-    "faults-all": _faults,
+    "faults-all": _faults, "models-all": _models,
 }  # fmt: skip
 
 
