@@ -82,7 +82,7 @@ def main() -> None:
     """Print the table."""
     parser = report.parser(__doc__)
     parser.add_argument("--only", nargs="*", default=list(NETWORKS))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     session = report.Session("export", parser, options)
     torch.set_num_threads(1)

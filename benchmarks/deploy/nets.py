@@ -330,7 +330,7 @@ def _along(scale: torch.Tensor, like: torch.Tensor, axis: int) -> torch.Tensor:
 
 def _torchvision(name: str) -> nn.Module:
     """Build one of torchvision's networks."""
-    if torch.version.cuda is None and not _KEPT:
+    if torch.version.cuda is None and not _KEPT and not hasattr(torch.ops.torchvision, "nms"):
         # torchvision's CUDA build registers fakes for these two; a CPU torch lacks the operators themselves.
         library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for operator in ("nms", "qnms"):
