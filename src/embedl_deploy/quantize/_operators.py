@@ -181,11 +181,18 @@ class _Builder:
         if getattr(act, "ceil_mode", False) and kind == "AveragePool":
             # ONNX Runtime's integer kernel divides by the wrong count where a window goes beyond the padding.
             kind = type(act).__name__
+        if isinstance(act, nn.Softmax) and not self._is_last(node, act.dim):
+            # ONNX Runtime's integer kernel is right over the last dimension only.
+            kind = type(act).__name__ + "Across"
         low = high = None
         if isinstance(act, nn.Hardtanh):  # ReLU6 is one
             low, high = float(act.min_val), float(act.max_val)
         name = output if output == node.name and len(inputs) == 1 else f"{output}/{kind}"
         self._add(node, name, kind, tuple(inputs), output, low, high)
+
+    def _is_last(self, node: fx.Node, dim: int | None) -> bool:
+        shape = self.network.shape_of(node)
+        return dim == -1 or (shape is not None and dim == len(shape) - 1)
 
     def _add(
         self,

@@ -179,6 +179,29 @@ def test_a_trained_model_keeps_its_scales() -> None:
     assert decibels(model(held).detach().numpy(), again(held).detach().numpy()) > 25
 
 
+def test_scores_behind_a_mask_stay_float() -> None:
+    """No integer stands for minus infinity, so no target rounds them."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(8, 8)
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            scores = torch.matmul(self.query(value), self.key(value).transpose(1, 2))
+            mask = torch.full((8, 8), float("-inf")).triu(1)
+            result: torch.Tensor = self.head(torch.softmax(scores + mask, -1))
+            return result
+
+    model, batches = Masked().eval(), [torch.randn(4, 8, 16) for _ in range(2)]
+    for target in ("onnxruntime-x86", "litert"):
+        made = transform(model, (batches[0],), target=target).model
+        result = quantize(made, (batches[0],), forward_loop=batches, target=target)
+        assert torch.isfinite(result(batches[0])).all()
+        masked = [part for part in result.modules() if isinstance(part, QuantStub) and part.masked]
+        assert not any(part.quantizes for part in masked)
+
+
 def test_a_dialect_that_came_later() -> None:
     """Nobody watched what it rounds."""
     model, _ = quantized("gated", "onnxruntime-x86")
