@@ -50,13 +50,21 @@ Row = dict[str, Any]
 
 # What goes to every target; the others go to the first one, for the time it takes.
 EVERYWHERE = frozenset({
-    "hf:bert", "hf:vit", "hf:gpt2", "hf:llama", "hf:whisper", "hf:resnet", "hf:convnext", "hf:segformer",
-    "hf:mobilevit", "hf:t5", "hf:detr", "hf:swin", "hf:wav2vec2", "hf:clip", "hf:distilbert", "hf:mobilenet_v2",
+    "hf:bert", "hf:clip", "hf:convnext", "hf:detr", "hf:distilbert", "hf:gpt2", "hf:llama", "hf:mobilenet_v2",
+    "hf:mobilevit", "hf:resnet", "hf:segformer", "hf:swin", "hf:t5", "hf:vit", "hf:wav2vec2", "hf:whisper",
 })  # fmt: skip
 TIMM = (
-    "convnext_atto", "lcnet_050", "mobilenetv2_100",
+    "lcnet_050", "mobilenetv2_100", "mobilenetv3_small_100", "mobilenetv4_conv_small", "convnext_atto",
+    "efficientvit_m0", "fasternet_t0", "edgenext_xx_small", "levit_128s", "mobileone_s0", "repvgg_a0",
+    "mobilevit_xxs", "poolformer_s12", "pvt_v2_b0", "regnety_002", "repghostnet_050", "resnet18",
+    "rexnet_100", "starnet_s050", "vit_tiny_patch16_224", "ghostnetv2_100", "mixnet_s", "swiftformer_xs",
+    "xcit_nano_12_p16_224", "selecsls42b", "skresnet18", "hardcorenas_a", "vgg11_bn", "fastvit_t8",
+    "efficientnet_b0", "repvit_m0_9", "dla46_c", "ese_vovnet19b_dw", "legacy_seresnet18", "resmlp_12_224",
+    "mixer_s32_224",
 )  # fmt: skip
-TORCHVISION = ("resnet18",)
+TORCHVISION = (
+    "resnet18", "mobilenet_v2",
+)  # fmt: skip
 
 
 def names(*, every: bool = False) -> list[str]:
