@@ -253,7 +253,7 @@ def _bias(state: QuantState) -> list[str]:
 
     def record_origin(name: str, layer: QuantizedLayer, _value: Any, result: Any) -> None:
         flat = layer.by_channel(result)
-        means[name], spreads[name] = flat.mean(1), flat.std(1)
+        means[name], spreads[name] = flat.mean(1), flat.std(1, correction=int(flat.shape[1] > 1))
 
     def correct(name: str, layer: QuantizedLayer, _value: Any, result: Any) -> Any:
         shift = means[name] - layer.by_channel(result).mean(1)
