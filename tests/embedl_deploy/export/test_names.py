@@ -165,7 +165,13 @@ def test_a_goal_leaves_its_costs_with_the_model(tmp_path: Path) -> None:
             return -float(F.mse_loss(candidate(VALUE), wanted) / wanted.var())
 
     quantized = quantize(
-        result.model, (VALUE,), None, [VALUE], backend=ONNXRUNTIME, goal=MaxDrop(closeness, 0.0, most_islands=1)
+        result.model,
+        (VALUE,),
+        None,
+        [VALUE],
+        backend=ONNXRUNTIME,
+        corrections=(),
+        goal=MaxDrop(closeness, 0.0, most_islands=1),
     )
     report = quantization_of(quantized)
     assert report.search is not None
