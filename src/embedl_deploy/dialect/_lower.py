@@ -111,8 +111,7 @@ def lower(
     convert_weights(qdq, target)
     rows: list[RemedyRow] = []
     if target.portable:
-        if not placed:
-            make_additions_exact(qdq)
+        make_additions_exact(qdq, change=not placed)
         decided = {row.weight: row for row in remedies_of(model)} if placed else {}
         rows = make_portable(qdq, target, samples, decided)
     if target.integer_bias:

@@ -38,8 +38,11 @@ from embedl_kernels import Layer as Problem
 from embedl_kernels.remedies import unsigned
 
 
-def make_additions_exact(qdq: QdqModel) -> None:
-    """Change scales so that every quantized addition is exact in float32; what cannot be changed is noted."""
+def make_additions_exact(qdq: QdqModel, *, change: bool = True) -> None:
+    """Change scales so that every quantized addition is exact in float32; what cannot be changed is noted.
+
+    Without `change` the scales stay, and every addition that is not exact is noted.
+    """
     view = View(qdq)
     scales = {name: float(params.scale) for name, params in qdq.params.items() if params.axis is None}
     made = {tensor: name for name, tensor in reversed(list(qdq.tensor_of.items()))}
@@ -51,7 +54,11 @@ def make_additions_exact(qdq: QdqModel) -> None:
         )
     for name, scale in scales.items():
         params = qdq.params[name]
-        if scale != float(params.scale):
+        if scale == float(params.scale):
+            continue
+        if not change:
+            qdq.notes.append(f"{qdq.tensor_of[name]}: its scale makes an addition inexact; it may differ by one step.")
+        else:
             qdq.params[name] = per_tensor(scale, int(params.zero_point), params.type)
 
 

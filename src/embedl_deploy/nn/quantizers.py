@@ -35,6 +35,7 @@ class _State(TypedDict, total=False):
     block: int
     found_scale: float
     quantizes: bool
+    masked: bool
 
 
 class Quantizer(nn.Module):
@@ -141,12 +142,13 @@ class QuantStub(Quantizer):
 
     def get_extra_state(self) -> _State:
         """Save what is no tensor."""
-        return {**super().get_extra_state(), "found_scale": self.found_scale, "quantizes": self.quantizes}
+        own: _State = {"found_scale": self.found_scale, "quantizes": self.quantizes, "masked": self.masked}
+        return {**super().get_extra_state(), **own}
 
     def set_extra_state(self, state: _State) -> None:
         """Load what is no tensor."""
         super().set_extra_state(state)
-        self.found_scale, self.quantizes = state["found_scale"], state["quantizes"]
+        self.found_scale, self.quantizes, self.masked = state["found_scale"], state["quantizes"], state["masked"]
 
     def on_grid(self) -> kernels.Scale:
         """Return scale and zero point as a runtime has them."""

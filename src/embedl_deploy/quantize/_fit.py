@@ -28,8 +28,14 @@ def fit_weights(model: fx.GraphModule) -> None:
     dialect = get_dialect(record.placement.dialect) if record.placement.dialect else None
     if dialect is not None and dialect.portable and importlib.util.find_spec("numpy") is not None:
         from embedl_deploy.dialect._fitting import fit_layer, layer_rows  # noqa: PLC0415 - needs the extra
+        from embedl_kernels import is_depthwise  # noqa: PLC0415
 
-        found = dict(_paired_layers(model))
+        found = {
+            name: (layer, step)
+            for name, (layer, step) in _integer_layers(model)
+            # Kernels of a depthwise convolution widen every product before they add.
+            if not (isinstance(layer, QuantizedConv) and is_depthwise(layer.source.weight.shape, layer.source.groups))
+        }
         rows: dict[str, list[Any]] = {name: [] for name in found}
 
         def look(name: str, layer: QuantizedLayer, value: torch.Tensor) -> None:
@@ -71,8 +77,8 @@ def unfit_weights(model: fx.GraphModule) -> None:
             layer.weight_quantizer.unfit()
 
 
-def _paired_layers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[QuantizedLayer, float]]]:
-    """List the layers whose kernels add products in pairs, with the step of their input."""
+def _integer_layers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[QuantizedLayer, float]]]:
+    """List the layers that multiply integers of eight bits, with the step of their input."""
     stubs = {name: stub for name, stub in stubs_of(model) if stub.quantizes and stub.calibrated}
     inputs = {
         str(node.target): stubs.get(str(node.args[0].target))
@@ -83,10 +89,8 @@ def _paired_layers(model: fx.GraphModule) -> Iterator[tuple[str, tuple[Quantized
         stub, quantizer = inputs.get(name.rpartition(".")[0]), layer.weight_quantizer
         if stub is None or quantizer is None or not quantizer.has_eight_bits or quantizer.mode is Mode.FLOAT:
             continue
-        conv = layer.source if isinstance(layer, QuantizedConv) else None
-        depthwise = conv is not None and conv.groups > 1 and conv.weight.shape[1] == 1
         transposed = isinstance(layer, QuantizedConv) and layer.transposed
-        if stub.form.precision is Precision.INT8 and not depthwise and not transposed and quantizer.axis == 0:
+        if stub.form.precision is Precision.INT8 and not transposed and quantizer.axis == 0:
             yield name, (layer, float(stub.scale.detach()))
 
 

@@ -58,8 +58,8 @@ def settle_formats(model: fx.GraphModule) -> None:
         scales = {tensor: float32(chosen.scale) for tensor, chosen in formats.items()}
         additions = placement.variants[placement.dialect].additions
         known = (each for each in additions if {*each.inputs, each.output} <= set(scales))
-        for _ in exact_additions(known, scales, members):
-            pass  # the scale is bound by two sums; the file's notes say which
+        # What two sums bind is told in the notes of the file.
+        list(exact_additions(known, scales, members))
         formats = {tensor: replace(chosen, scale=scales[tensor]) for tensor, chosen in formats.items()}
     for tensor, chosen in formats.items():
         found[tensor][1].set_format(chosen.form, chosen.scale, chosen.zero_point)
@@ -73,11 +73,15 @@ def _format(members: list[tuple[Boundary, QuantStub]], form: NumberFormat, diale
     for (_, stub), (low, high) in zip(members, ranges, strict=True):
         stub.bounds.copy_(stub.bounds.new_tensor([low, high]))  # what training moved is the range from now on
     low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-    boundary = members[0][0]
     integers = form.precision is not Precision.FP8
-    if boundary.prescribed is not None and form.precision is Precision.INT8:
-        scale, zero = boundary.prescribed
-        return _Format(form, scale, 0.0) if form.signed else _Format(form, scale, zero + 128.0)
+    prescribed = next((member.prescribed for member, _ in members if member.prescribed is not None), None)
+    if prescribed is not None and form.precision is Precision.INT8:
+        scale, zero = prescribed
+        least, most = (-128 - zero) * scale, (127 - zero) * scale
+        # A concat may put a sigmoid beside values that its format does not reach: all of them get a wider one.
+        if all(member.prescribed == prescribed for member, _ in members) or (least <= low and high <= most + scale):
+            return _Format(form, scale, 0.0 if form.signed else zero + 128.0)
+        low, high = min(low, least), max(high, most)
     scale, zero_point = scale_of(low, high, form)
     if dialect is not None and integers and all(member.nonnegative for member, _ in members):
         form, zero_point = NumberFormat(form.precision, signed=False), 0.0

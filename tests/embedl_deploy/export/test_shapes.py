@@ -197,9 +197,10 @@ def test_image_size_stays_open(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_rewrite_for_one_size_only_is_refused_when_sizes_stay_open() -> None:
     """Swin's windows are cut for one picture size; the report says so, and the model stays right at others."""
-    swin = pytest.importorskip("torchvision.models.swin_transformer")
+    from torchvision.models.swin_transformer import SwinTransformer
+
     torch.manual_seed(0)
-    model = swin.SwinTransformer([4, 4], 16, [2], [2], [4, 4], num_classes=4).eval()
+    model = SwinTransformer([4, 4], 16, [2], [2], [4, 4], num_classes=4).eval()
     args = (torch.randn(1, 3, 32, 32),)
     result = transform(model, args, target=TARGET, dynamic_shapes=({2: "height", 3: "width"},))
     reasons = [refusal.reason for refusal in result.report.refusals if "Window" in refusal.pattern]

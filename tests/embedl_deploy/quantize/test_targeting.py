@@ -179,6 +179,29 @@ def test_a_trained_model_keeps_its_scales() -> None:
     assert decibels(model(held).detach().numpy(), again(held).detach().numpy()) > 25
 
 
+def test_a_prescribed_format_does_not_cut_what_shares_its_scale(tmp_path: Path) -> None:
+    """LiteRT gives a sigmoid 1/256; in a concat with larger values all have one scale that reaches them."""
+
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Conv2d(3, 8, 1), nn.Conv2d(3, 8, 1)
+            self.last = nn.Conv2d(16, 8, 1)
+
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            joined = torch.cat([torch.sigmoid(self.one(value)), 20 * self.two(value)], 1)
+            result: torch.Tensor = self.last(joined)
+            return result
+
+    torch.manual_seed(0)
+    model, batches = Joined().eval(), [torch.randn(4, 3, 8, 8) for _ in range(3)]
+    made = transform(model, (batches[0],), target="litert").model
+    result = quantize(made, (batches[0],), forward_loop=batches, target="litert")
+    assert decibels(model(batches[0]).detach().numpy(), result(batches[0]).detach().numpy()) > 25
+    path = export_onnx(result, (batches[0],), tmp_path / "net.onnx", target="litert")
+    assert decibels(result(batches[0]).detach().numpy(), as_written(path, batches[0])) >= 45
+
+
 def test_scores_behind_a_mask_stay_float() -> None:
     """No integer stands for minus infinity, so no target rounds them."""
 
