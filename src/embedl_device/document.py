@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
 from embedl_device import DOCUMENT_FORMAT, __version__, board
 from embedl_device.arrays import Arrays, check_feed, load_samples, made_up_feed
-from embedl_device.program import AnyModel, say
-from embedl_device.rounds import Plan, Turns, judge_rounds, queue_clock, take_rounds, take_samples
+from embedl_device.models import Loaded, Models
+from embedl_device.program import AnyModel, models_of, say, turns_of
+from embedl_device.rounds import Plan, judge_rounds, queue_clock, take_rounds, take_samples
 from embedl_device.statistics import Judgement, judge, summarize
 
 
@@ -26,7 +27,7 @@ def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float
         samples.times_us, board.throttling_between(before, after), board.unreadable_in(after), samples.unsettled_after
     )
     return {
-        **_common(program, judgement, before, after),
+        **common_facts(program, judgement, before, after),
         "model": {"file_name": model.name, "size_bytes": model.stat().st_size},
         "latency_ms": summarize(samples.times_us, 1e3)._asdict(),
         "load_time_ms": load_us / 1e3,
@@ -39,7 +40,8 @@ def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float
     }
 
 
-def _common(program: str, judgement: Judgement, before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
+def common_facts(program: str, judgement: Judgement, before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what the documents of all kinds of measurement begin with."""
     memory_mb, memory_method = board.peak_memory()
     return {
         "format": DOCUMENT_FORMAT,
@@ -52,52 +54,44 @@ def _common(program: str, judgement: Judgement, before: Dict[str, Any], after: D
     }
 
 
-class Loaded(NamedTuple):
-    """A model that is ready to be timed: what runs it once, how long it took to load, and more for the document."""
-
-    run: Callable[[], object]
-    load_us: float
-    facts: Dict[str, Any]
-
-
-def measured_in_turns(
-    program: str, paths: Sequence[Path], load: Callable[[Path], Loaded], turns: Turns
-) -> Dict[str, Any]:
-    """Time models in turns and return the paired document's common part; the others are compared to the first."""
+def measured_in_turns(arguments: Namespace, models: Models) -> Dict[str, Any]:
+    """Time models in turns and return the paired document; the others are compared to the first."""
+    paths, turns = models_of(arguments), turns_of(arguments)
     before = board.state()
-    models: Dict[int, Loaded] = {}
+    found: Dict[int, Loaded] = {}
 
     def load_all(order: Sequence[int]) -> List[Callable[[], object]]:
         runs = {}
         for number in order:
-            loaded = load(paths[number])
+            loaded = models.load(paths[number], False)
             runs[number] = loaded.run
             # Only what is said of it: the model itself goes when it is loaded anew.
-            models.setdefault(number, loaded._replace(run=object))
+            found.setdefault(number, loaded._replace(run=object))
         return [runs[number] for number in range(len(paths))]
 
-    say(program, "measuring {} models in turns, at most {:g} s".format(len(paths), turns.plan.max_seconds))
+    say(models.program, "measuring {} models in turns, at most {:g} s".format(len(paths), turns.plan.max_seconds))
     with queue_clock() as queue_ns:
         rounds = take_rounds(load_all, len(paths), turns, queue_ns=queue_ns)
     after = board.state()
     judgement = judge_rounds(rounds, board.throttling_between(before, after), board.unreadable_in(after))
-    common = _common(program, judgement, before, after)
+    common = common_facts(models.program, judgement, before, after)
     rows: List[Dict[str, Any]] = []
     for number, path in enumerate(paths):
         row = {
             "file_name": path.name,
             "size_bytes": path.stat().st_size,
             "latency_ms": summarize(rounds.times_us[number], 1e3)._asdict(),
-            "load_time_ms": models[number].load_us / 1e3,
+            "load_time_ms": found[number].load_us / 1e3,
             "first_latency_ms": rounds.first_us[number] / 1e3,
             "warmup": len(rounds.warmup_us[number]),
             "samples_us": rounds.times_us[number],
             "waited_us": None if rounds.waited_us is None else rounds.waited_us[number],
             "warmup_us": rounds.warmup_us[number],
         }
-        rows.append(dict(row, **models[number].facts))
+        rows.append(dict(row, **found[number].facts))
     return {
         **common,
+        **models.facts(),
         "kind": "paired",
         "models": rows,
         "rounds": len(rounds.order),
@@ -105,7 +99,14 @@ def measured_in_turns(
         "loaded_at": rounds.loaded_at,
         "memory_method": common["memory_method"] + "; all models together",
         "method": turns.method(),
+        "warnings": warnings_of(rows),
     }
+
+
+def warnings_of(rows: Sequence[Dict[str, Any]]) -> List[str]:
+    """Take the warnings out of the models' rows and return each once, with the file that it is about."""
+    warnings = ["{}: {}".format(row["file_name"], text) for row in rows for text in row.pop("warnings", ())]
+    return list(dict.fromkeys(warnings))
 
 
 def load_timed(load: Callable[[], AnyModel], arguments: Namespace) -> Tuple[AnyModel, float, Arrays, Dict[str, Any]]:

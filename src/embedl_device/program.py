@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from embedl_device import __version__, board
 from embedl_device.errors import BoardError
 
 if TYPE_CHECKING:
     from embedl_device.arrays import Model
+    from embedl_device.models import Loaded
     from embedl_device.rounds import Plan, Turns
 
 EXIT_FAILED = 1
@@ -62,24 +64,43 @@ class Program:
         return parser
 
     def _call(self, work: str, arguments: argparse.Namespace) -> object:
-        module, _, name = work.partition(":")
-        return getattr(importlib.import_module(module), name)(arguments, self._read_settings(arguments))
+        return _imported(work)(arguments, self._read_settings(arguments))
 
     def profile(self, work: str) -> argparse.ArgumentParser:
         """Add the command that measures a model."""
         parser = self.command("profile", work, "measure latency, memory and layers of a model")
-        _add_measuring(parser)
+        _add_data(parser)
+        _add_plan(parser)
         parser.add_argument("--layer-runs", type=int, default=10, help="profiled runs; 0 for no layers (%(default)s)")
         return parser
 
-    def pair(self, work: str) -> argparse.ArgumentParser:
-        """Add the command that measures models in turns; its ``--model`` is given once for each model."""
-        parser = self.command("pair", work, "measure two or more models in turns", models="several")
-        _add_measuring(parser)
-        lead_in = "runs right before each timed one, of the same model (%(default)s)"
-        parser.add_argument("--lead-in", type=int, default=1, help=lead_in)
-        parser.add_argument("--loads", type=positive, default=10, help="load all models anew so often (%(default)s)")
-        return parser
+    def measurements(self, package: str) -> List[argparse.ArgumentParser]:
+        """Add the commands that need of the runtime only how it loads a model, and return their parsers.
+
+        The package has ``load(path, settings, arguments, is_alone)`` and ``runtime_facts(settings)`` in its module
+        ``profile``, and ``runtime()``, which imports the runtime, in ``session``.
+        """
+        parsers = []
+        for each in _MEASUREMENTS:
+            parser = self.command(each.name, "", each.help_text, models=each.models)
+            parser.set_defaults(work=functools.partial(self._measure, each.work, package))
+            _add_data(parser)
+            each.add_options(parser)
+            parsers.append(parser)
+        return parsers
+
+    def _measure(self, work: str, package: str, arguments: argparse.Namespace) -> object:
+        from embedl_device.models import Models
+
+        settings, profile = self._read_settings(arguments), importlib.import_module(package + ".profile")
+        session = importlib.import_module(package + ".session")
+
+        def load(path: Path, is_alone: bool) -> Loaded:
+            loaded: Loaded = profile.load(path, settings, arguments, is_alone=is_alone)
+            return loaded
+
+        models = Models(self.parser.prog, load, session.runtime, lambda: profile.runtime_facts(settings))
+        return _imported(work)(arguments, models)
 
     def run_inference(self, work: str) -> None:
         """Add the command that runs a model on data."""
@@ -164,11 +185,44 @@ def models_of(arguments: argparse.Namespace) -> List[Path]:
     return models
 
 
-def _add_measuring(parser: argparse.ArgumentParser) -> None:
+def _imported(work: str) -> Callable[..., object]:
+    module, _, name = work.partition(":")
+    function: Callable[..., object] = getattr(importlib.import_module(module), name)
+    return function
+
+
+class _Measurement(NamedTuple):
+    """A command that is the same for every runtime; ``work`` takes the arguments and the `Models`."""
+
+    name: str
+    work: str
+    help_text: str
+    models: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+
+
+def _add_turns(parser: argparse.ArgumentParser) -> None:
+    _add_plan(parser)
+    lead_in = "runs right before each timed one, of the same model (%(default)s)"
+    parser.add_argument("--lead-in", type=int, default=1, help=lead_in)
+    parser.add_argument("--loads", type=positive, default=10, help="load all models anew so often (%(default)s)")
+
+
+_MEASUREMENTS = (
+    _Measurement(
+        "pair", "embedl_device.document:measured_in_turns", "measure two or more models in turns", "several", _add_turns
+    ),
+)
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input-dir", type=Path, help="data to run on (.npz or .npy); made up when not given")
     parser.add_argument(
         "--shape", type=shape, action="append", default=[], metavar="NAME=1,3,224,224", help="shape of an open input"
     )
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=positive, default=100, help="at least so many samples (%(default)s)")
     parser.add_argument("--min-seconds", type=float, default=1.0, help="at least so long (%(default)s)")
     parser.add_argument("--max-seconds", type=float, default=30.0, help="at most so long (%(default)s)")

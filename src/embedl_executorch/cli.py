@@ -19,7 +19,7 @@ def _program() -> Program:
     description, packages = sys.modules["embedl_executorch"].__doc__, "numpy executorch"
     program = Program("embedl-executorch", description, packages, "the model", _add_settings, _read_settings)
     program.profile("embedl_executorch.profile:profile")
-    program.pair("embedl_executorch.profile:pair")
+    program.measurements("embedl_executorch")
     program.run_inference("embedl_executorch.profile:run_inference")
     compile_ = program.command("compile", "embedl_executorch.compiler.lower:compile_file", "make a .pte of a model")
     compile_.add_argument("--output", type=Path, required=True, help="where the .pte goes")

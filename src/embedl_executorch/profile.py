@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Dict
 
 from embedl_device.arrays import Arrays
-from embedl_device.document import Loaded, load_timed, measured, measured_in_turns
-from embedl_device.program import models_of, plan_of, run_on_samples, say, turns_of
+from embedl_device.document import load_timed, measured
+from embedl_device.models import Loaded
+from embedl_device.program import plan_of, run_on_samples, say
 from embedl_executorch.etdump import NoLayersError, as_rows, read_runs
 from embedl_executorch.session import PROGRAM, Model, Settings, backends, runtime_version, torch_version
 
@@ -20,18 +21,13 @@ def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     document = measured(PROGRAM, model.runner(feed), plan_of(arguments), load_us, arguments.model)
     del model
     layers = _layers(arguments, settings, feed)
-    return dict(document, data=data, layers=layers, placement=None, **_runtime_facts(settings))
+    return dict(document, data=data, layers=layers, placement=None, **runtime_facts(settings))
 
 
-def pair(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
-    """Measure two or more models in turns in one process, so that what the board does meanwhile happens to all."""
-
-    def load(path: Path) -> Loaded:
-        model, load_us, feed, data = load_timed(lambda: Model(path, settings), arguments)
-        return Loaded(model.runner(feed), load_us, {"data": data})
-
-    document = measured_in_turns(PROGRAM, models_of(arguments), load, turns_of(arguments))
-    return dict(document, **_runtime_facts(settings))
+def load(path: Path, settings: Settings, arguments: Namespace, *, is_alone: bool) -> Loaded:  # noqa: ARG001 - as all
+    """Load a model for any kind of measurement."""
+    model, load_us, feed, data = load_timed(lambda: Model(path, settings), arguments)
+    return Loaded(model.runner(feed), load_us, {"data": data})
 
 
 def run_inference(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
@@ -40,7 +36,8 @@ def run_inference(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     return dict(answer, runtime_version=runtime_version())
 
 
-def _runtime_facts(settings: Settings) -> Dict[str, Any]:
+def runtime_facts(settings: Settings) -> Dict[str, Any]:
+    """Return which runtime it is and how it is set."""
     runtime: Dict[str, Any] = {"name": "executorch", "version": runtime_version(), "available": backends()}
     return {"runtime": runtime, "settings": dict(settings._asdict(), torch=torch_version())}
 

@@ -47,7 +47,7 @@ class Settings(NamedTuple):
     threads: Optional[int] = None  # threads within one operator; None leaves it to the runtime
 
 
-def _runtime() -> Any:
+def runtime() -> Any:
     """Return the runtime's extension module, or say how to get it."""
     try:
         import torch  # noqa: F401 - its libraries must be loaded first
@@ -80,7 +80,7 @@ def _version(distribution: str) -> Optional[str]:
 
 def backends() -> List[str]:
     """Return the names of the backends that this build of the runtime has."""
-    return sorted(str(name) for name in _runtime()._get_registered_backend_names())  # noqa: SLF001 - it has no other
+    return sorted(str(name) for name in runtime()._get_registered_backend_names())  # noqa: SLF001 - it has no other
 
 
 class Model:
@@ -90,7 +90,7 @@ class Model:
         if not path.is_file():
             raise BoardError("There is no model {}.".format(path))
         _check_file(path)
-        module = _runtime()
+        module = runtime()
         if settings.threads is not None:
             module._unsafe_reset_threadpool(settings.threads)  # noqa: SLF001 - it has no other
         try:

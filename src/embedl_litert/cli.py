@@ -18,7 +18,7 @@ def _program() -> Program:
     description, packages = sys.modules["embedl_litert"].__doc__, "numpy ai-edge-litert"
     program = Program("embedl-litert", description, packages, "the TFLite file", _add_settings, _read_settings)
     program.profile("embedl_litert.profile:profile")
-    program.pair("embedl_litert.profile:pair")
+    program.measurements("embedl_litert")
     program.run_inference("embedl_litert.profile:run_inference")
     program.doctor({"litert": None, "layers": None}, _ask_runtime)
     return program

@@ -21,9 +21,9 @@ def _program() -> Program:
     module = "embedl_onnxruntime.profile"
     compiling = program.command("compile", module + ":compile_model", "optimize a model for this board")
     compiling.add_argument("--output", type=Path, required=True, help="the optimized model")
-    profiling, pairing = program.profile(module + ":profile"), program.pair(module + ":pair")
+    profiling = program.profile(module + ":profile")
     profiling.add_argument("--keep-trace", type=Path, help="where to keep the runtime's own profile file")
-    for parser in (profiling, pairing):
+    for parser in (profiling, *program.measurements("embedl_onnxruntime")):
         parser.add_argument("--require-provider", help="fail if a node runs on another execution provider")
     program.run_inference(module + ":run_inference")
     work, help_text = "embedl_onnxruntime.costs:kernel_costs", "time the kernels of small models"

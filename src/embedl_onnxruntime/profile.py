@@ -19,9 +19,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from embedl_device import board
 from embedl_device.arrays import Arrays
-from embedl_device.document import Loaded, load_timed, measured, measured_in_turns
+from embedl_device.document import load_timed, measured
 from embedl_device.errors import BoardError
-from embedl_device.program import models_of, plan_of, run_on_samples, say, turns_of
+from embedl_device.models import Loaded
+from embedl_device.program import plan_of, run_on_samples, say
 from embedl_device.readers import parse_json
 from embedl_device.statistics import percentile
 from embedl_onnxruntime.session import CPU, PROGRAM, Model, Settings, kernels, runtime
@@ -160,24 +161,18 @@ def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
         placement = _placement_from(layers["rows"])
         check_placement(placement, settings, required)
     facts = {"data": data, "layers": layers, "placement": placement, "warnings": warnings}
-    return dict(document, **facts, **_runtime_facts(settings))
+    return dict(document, **facts, **runtime_facts(settings))
 
 
-def pair(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
-    """Measure two or more models in turns in one process, so that what the board does meanwhile happens to all."""
+def load(path: Path, settings: Settings, arguments: Namespace, *, is_alone: bool) -> Loaded:
+    """Load a model for any kind of measurement."""
     check_available(arguments.require_provider)
-
-    def load(path: Path) -> Loaded:
-        model, load_us, feed, data = load_timed(lambda: Model(path, settings, is_alone=False), arguments)
-        placement = model.placement()
-        check_placement(placement, settings, arguments.require_provider)
-        nodes = None if placement is None else {name: len(found) for name, found in placement.items()}
-        facts = {"data": data, "nodes_by_execution_provider": nodes, "warnings": model.warnings}
-        return Loaded(model.runner(feed), load_us, facts)
-
-    document = measured_in_turns(PROGRAM, models_of(arguments), load, turns_of(arguments))
-    warnings = ["{}: {}".format(row["file_name"], text) for row in document["models"] for text in row.pop("warnings")]
-    return dict(document, warnings=list(dict.fromkeys(warnings)), **_runtime_facts(settings))
+    model, load_us, feed, data = load_timed(lambda: Model(path, settings, is_alone=is_alone), arguments)
+    placement = model.placement()
+    check_placement(placement, settings, arguments.require_provider)
+    nodes = None if placement is None else {name: len(found) for name, found in placement.items()}
+    facts = {"data": data, "nodes_by_execution_provider": nodes, "warnings": model.warnings}
+    return Loaded(model.runner(feed), load_us, facts)
 
 
 def compile_model(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
@@ -212,7 +207,8 @@ def run_inference(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     return dict(answer, runtime_version=runtime().__version__, **facts)
 
 
-def _runtime_facts(settings: Settings) -> Dict[str, Any]:
+def runtime_facts(settings: Settings) -> Dict[str, Any]:
+    """Return which runtime it is and how it is set."""
     ort = runtime()
     return {
         "runtime": {"name": "onnxruntime", "version": ort.__version__, "available": ort.get_available_providers()},

@@ -24,7 +24,7 @@ def _program() -> Program:
     compiling.add_argument("--output", type=Path, required=True, help="the .xml file to write; its .bin goes beside it")
     compiling.add_argument("--shape", type=shape, action="append", default=[], metavar="NAME=1,3,224,224",
                            help="fix the shape of an input")  # fmt: skip
-    for parser in (program.profile(module + ":profile"), program.pair(module + ":pair")):
+    for parser in (program.profile(module + ":profile"), *program.measurements("embedl_openvino")):
         parser.add_argument("--require-provider", metavar="DEVICE", help="fail if a layer runs on another device")
     program.run_inference(module + ":run_inference")
     program.doctor({"openvino": None, "devices": []}, _ask_runtime)

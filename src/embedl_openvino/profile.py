@@ -8,9 +8,10 @@ from typing import Any, Dict, List, Optional
 
 from embedl_device import board
 from embedl_device.arrays import Arrays
-from embedl_device.document import Loaded, load_timed, measured, measured_in_turns
+from embedl_device.document import load_timed, measured
 from embedl_device.errors import BoardError
-from embedl_device.program import models_of, plan_of, run_on_samples, say, turns_of
+from embedl_device.models import Loaded
+from embedl_device.program import plan_of, run_on_samples, say
 from embedl_device.statistics import percentile
 from embedl_openvino.session import (
     PROGRAM,
@@ -39,21 +40,15 @@ def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     document["model"]["size_bytes"] = size_of(arguments.model)
     del model
     facts = {"data": data, "layers": _layers(arguments, settings, feed), "placement": placement, "ran": ran}
-    return dict(document, **facts, **_runtime_facts(settings))
+    return dict(document, **facts, **runtime_facts(settings))
 
 
-def pair(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
-    """Measure two or more models in turns in one process, so that what the board does meanwhile happens to all."""
+def load(path: Path, settings: Settings, arguments: Namespace, *, is_alone: bool) -> Loaded:  # noqa: ARG001 - as all
+    """Load a model for any kind of measurement."""
     check_available(arguments.require_provider)
-
-    def load(path: Path) -> Loaded:
-        model, load_us, feed, data = load_timed(lambda: Model(path, settings), arguments)
-        check_placement(_placement(model), settings, arguments.require_provider)
-        facts = {"data": data, "size_bytes": size_of(path), "ran": _ran(model)}
-        return Loaded(model.runner(feed), load_us, facts)
-
-    document = measured_in_turns(PROGRAM, models_of(arguments), load, turns_of(arguments))
-    return dict(document, **_runtime_facts(settings))
+    model, load_us, feed, data = load_timed(lambda: Model(path, settings), arguments)
+    check_placement(_placement(model), settings, arguments.require_provider)
+    return Loaded(model.runner(feed), load_us, {"data": data, "size_bytes": size_of(path), "ran": _ran(model)})
 
 
 def compile_model(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
@@ -92,7 +87,8 @@ def _ran(model: Model) -> Dict[str, Any]:
     }
 
 
-def _runtime_facts(settings: Settings) -> Dict[str, Any]:
+def runtime_facts(settings: Settings) -> Dict[str, Any]:
+    """Return which runtime it is and how it is set."""
     available = [device["name"] for device in devices()]
     return {
         "runtime": {"name": "openvino", "version": runtime_version(), "available": available},
