@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Sequence, TextIO, Tuple, TypeVar
 
 from embedl_device import __version__, board
 from embedl_device.errors import BoardError
@@ -119,9 +119,12 @@ class Program:
 
     def run(self, argv: Optional[Sequence[str]] = None) -> int:
         """Parse, do what the chosen command's ``work`` does, and return the exit code."""
-        arguments, name = self.parser.parse_args(argv), self.parser.prog
+        words = sys.argv[1:] if argv is None else list(argv)
+        arguments, name = self.parser.parse_args(words), self.parser.prog
+        arguments.program, arguments.words = name, words
         # The result alone goes to stdout, whatever a library prints there meanwhile.
         result_stream = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+        arguments.answer = functools.partial(_answer, result_stream)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         try:
             result = arguments.work(arguments)
@@ -138,9 +141,14 @@ class Program:
             sys.stderr.write("{}: stopped.\n".format(name))
             return 130
         with result_stream:
-            json.dump(result, result_stream)
-            result_stream.write("\n")
+            _answer(result_stream, result)
         return 0
+
+
+def _answer(stream: TextIO, result: object) -> None:
+    json.dump(result, stream)
+    stream.write("\n")
+    stream.flush()
 
 
 def say(program: str, message: str) -> None:
@@ -208,9 +216,32 @@ def _add_turns(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loads", type=positive, default=10, help="load all models anew so often (%(default)s)")
 
 
+def _add_starts(parser: argparse.ArgumentParser) -> None:
+    starts = "so many starts with the files in the page cache, and as many without (%(default)s)"
+    parser.add_argument("--starts", type=positive, default=20, help=starts)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+
+
+def _add_together(parser: argparse.ArgumentParser) -> None:
+    rounds = "so many rounds, each of every model alone and of all at once (%(default)s)"
+    parser.add_argument("--rounds", type=positive, default=20, help=rounds)
+    window = "run so long in each part of a round (%(default)s)"
+    parser.add_argument("--window-seconds", type=float, default=0.5, help=window)
+    parser.add_argument("--max-seconds", type=float, default=120.0, help="at most so long (%(default)s)")
+    idle = "so many further processes that do nothing, to see that those change nothing (%(default)s)"
+    parser.add_argument("--idle", type=int, default=0, help=idle)
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+
+
 _MEASUREMENTS = (
     _Measurement(
         "pair", "embedl_device.document:measured_in_turns", "measure two or more models in turns", "several", _add_turns
+    ),
+    _Measurement(
+        "cold", "embedl_device.cold:cold_starts", "measure what a fresh process takes to answer", "one", _add_starts
+    ),
+    _Measurement(
+        "together", "embedl_device.together:run_together", "measure models alone and at once", "several", _add_together
     ),
 )
 

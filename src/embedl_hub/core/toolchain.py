@@ -39,6 +39,8 @@ class Toolchain:
     install: Callable[[], None] | None = None  # sets up what pip cannot, for ``embedl-hub doctor --install NAME``
     # What a board's Python needs, where ``embedl-hub board`` can put it there; ``device_kinds`` begins with that board.
     board_packages: tuple[str, ...] = ()
+    # module:name of how the hub drives its device program, a `Driver`: what it takes to be measured in every way.
+    driver: str | None = None
     predictor: str | None = None  # module:function that says what INT8 gains on a device, for ``embedl-hub predict``
 
     def component(self, run_type: RunType) -> type[Component] | None:

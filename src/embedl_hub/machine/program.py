@@ -296,6 +296,23 @@ def measure_in_turns(
         )
     if samples < 1:
         raise RefusedError(f"samples must be at least 1, not {samples}.")
+    placed = place_models(ctx, machine, runtime, models, read_inputs, data)
+    plan = _plan(machine.config, samples, len(models))
+    document = measure_there(machine, runtime, "pair", [*placed, *args, *plan], _PAIRED)
+    if len(document["models"]) != len(models):
+        raise RefusedError(f"The device program on {machine.title} measured other models than it was given.")
+    return _keep_paired(ctx, machine, document)
+
+
+def place_models(
+    ctx: HubContext,
+    machine: Machine[MeasuringConfig],
+    runtime: Runtime,
+    models: Sequence[CompiledModel],
+    read_inputs: Callable[[Path], Sequence[Tensor]],
+    data: Mapping[str, np.ndarray] | None,
+) -> list[AnyPath]:
+    """Record which models are measured, bring them and the data to the machine, and return the arguments for them."""
     for number, model in enumerate(models, 1):
         file_name = input_name(model.path.file_name)
         ctx.client.log_artifact(model.path, name=artifact_name(number), file_name=file_name, ctx=ctx)
@@ -305,14 +322,17 @@ def measure_in_turns(
     data_args = [data_arguments(machine, read_inputs(path), data) for path in local][-1]
     pairs = zip(models, local, strict=True)
     files = [send_model(machine, model.path, path, runtime.model_suffix) for model, path in pairs]
-    model_args = [arg for file in files for arg in ("--model", file)]
-    plan = _plan(machine.config, samples, len(files))
-    document = call_program(machine, runtime, "pair", [*model_args, *data_args, *args, *plan])
+    return [*(arg for file in files for arg in ("--model", file)), *data_args]
+
+
+def measure_there(
+    machine: Machine[MeasuringConfig], runtime: Runtime, command: str, arguments: Sequence[AnyPath], form: Form
+) -> dict[str, Any]:
+    """Let the device program measure, and return its document, checked for its form."""
+    document = call_program(machine, runtime, command, arguments)
     _check_format(document, machine)
-    _check_answer(document, _PAIRED, machine, "pair")
-    if len(document["models"]) != len(models):
-        raise RefusedError(f"The device program on {machine.title} measured other models than it was given.")
-    return _keep_paired(ctx, machine, document)
+    _check_answer(document, form, machine, command)
+    return document
 
 
 def _keep_paired(ctx: HubContext, machine: Machine[MeasuringConfig], document: dict[str, Any]) -> PairedResult:

@@ -1,6 +1,14 @@
 """Profilers: how fast a compiled model is on a device. The toolchains' own names are found on use."""
 
 from embedl_hub.core.faces import lazy_face
+from embedl_hub.core.profile._kinds import (
+    ColdStartProfiler,
+    ColdStartResult,
+    ConcurrentModel,
+    ConcurrentProfiler,
+    ConcurrentResult,
+    concurrent_model,
+)
 from embedl_hub.core.profile._profiler import (
     ModuleTime,
     ModuleTimes,
@@ -15,6 +23,11 @@ from embedl_hub.core.profile._profiler import (
 from embedl_hub.errors import ProfileError
 
 __all__ = [
+    "ColdStartProfiler",
+    "ColdStartResult",
+    "ConcurrentModel",
+    "ConcurrentProfiler",
+    "ConcurrentResult",
     "ModuleTime",
     "ModuleTimes",
     "PairedModel",
@@ -23,6 +36,7 @@ __all__ = [
     "ProfileError",
     "Profiler",
     "ProfilingResult",
+    "concurrent_model",
     "log_document",
     "module_times",
 ]

@@ -1,4 +1,10 @@
 # Written by tools/stubs.py: the face's own names, and those of the toolchains and services that ship.
+from embedl_hub.core.profile._kinds import ColdStartProfiler as ColdStartProfiler
+from embedl_hub.core.profile._kinds import ColdStartResult as ColdStartResult
+from embedl_hub.core.profile._kinds import ConcurrentModel as ConcurrentModel
+from embedl_hub.core.profile._kinds import ConcurrentProfiler as ConcurrentProfiler
+from embedl_hub.core.profile._kinds import ConcurrentResult as ConcurrentResult
+from embedl_hub.core.profile._kinds import concurrent_model as concurrent_model
 from embedl_hub.core.profile._profiler import ModuleTime as ModuleTime
 from embedl_hub.core.profile._profiler import ModuleTimes as ModuleTimes
 from embedl_hub.core.profile._profiler import PairedModel as PairedModel

@@ -28,5 +28,5 @@ TOOLCHAIN = Toolchain(
     profiler=ExecuTorchProfiler, paired_profiler=ExecuTorchPairedProfiler, invoker=ExecuTorchInvoker,
     device_kinds=(BOARD_KIND,), local_config=ExecuTorchConfig,
     providers=dict.fromkeys((LOCAL, TYPE), "embedl_hub.toolchains.executorch.providers"), doctor=check_packages,
-    install=install_packages,
+    install=install_packages, driver="embedl_hub.toolchains.executorch.runtime:DRIVER",
 )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedl_device.readers import UnreadableError, read_json
@@ -16,7 +15,7 @@ from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.refusal import refusals_as
 from embedl_hub.toolchains.executorch.components import ExecuTorchInvocationResult, ExecuTorchProfilingResult
 from embedl_hub.toolchains.executorch.layers import Operator, led_back, read_operators
-from embedl_hub.toolchains.executorch.runtime import RUNTIME, settings
+from embedl_hub.toolchains.executorch.runtime import DRIVER, RUNTIME, settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.profile import PairedResult
     from embedl_hub.machine.machine import Machine
-    from embedl_hub.models.onnx_file import Tensor
     from embedl_hub.toolchains.executorch.components import ExecuTorchCompiledModel
     from embedl_hub.toolchains.executorch.config import ExecuTorchConfig
 
@@ -70,18 +68,13 @@ def completed(document: ProfileDocument, operators: Sequence[Operator], place: s
     return replace(document.with_rows(rows).with_facts(source=source), place=place)
 
 
-def _no_inputs(_: Path) -> tuple[Tensor, ...]:
-    """Return none: the device program reads a program's inputs where the runtime is, and refuses what does not fit."""
-    return ()
-
-
 def pair_models(
     ctx: HubContext, machine: Machine[ExecuTorchConfig], models: Sequence[ExecuTorchCompiledModel], *, samples: int
 ) -> PairedResult:
     """Measure models in turns on a machine."""
     with refusals_as(ProfileError):
         args = settings(machine.config)
-        return program.measure_in_turns(ctx, machine, RUNTIME, models, _no_inputs, args, samples=samples)
+        return program.measure_in_turns(ctx, machine, RUNTIME, models, DRIVER.read_inputs, args, samples=samples)
 
 
 def invoke_model(

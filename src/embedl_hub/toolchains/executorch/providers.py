@@ -1,6 +1,7 @@
 """The providers of ExecuTorch: the same on this machine and on a board. Vendor packages are imported on use."""
 
 from embedl_hub.core.device import LOCAL
+from embedl_hub.machine.measurements import provide_measurements
 from embedl_hub.machine.steps import provide
 from embedl_hub.toolchains.executorch.components import (
     ExecuTorchCompiler,
@@ -23,3 +24,4 @@ _WORKS = {
     ExecuTorchInvoker: f"{_PACKAGE}.profile:invoke_model",
 }
 provide(_TYPES, _WORKS, tools=_TOOLS, title=_TITLE, extra=_EXTRA, configs=(ExecuTorchConfig, EmbedlExecuTorchConfig))
+provide_measurements(_TYPES, title=_TITLE, extra=_EXTRA)

@@ -30,5 +30,6 @@ TOOLCHAIN = Toolchain(
     device_kinds=(BOARD_KIND,),
     local_config=ONNXRuntimeConfig,
     board_packages=("numpy", "onnxruntime"),
+    driver="embedl_hub.toolchains.onnxruntime.runtime:DRIVER",
     predictor="embedl_hub.toolchains.onnxruntime.predict:predict_on_device",
 )

@@ -12,11 +12,11 @@ from embedl_hub.core.invoke import InvokeError
 from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.machine import program
 from embedl_hub.models.module_names import source_of, with_modules
-from embedl_hub.models.onnx_file import Tensor, check_data, inputs_of, precision_of, read_graph
+from embedl_hub.models.onnx_file import check_data, inputs_of, precision_of, read_graph
 from embedl_hub.refusal import refusals_as
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeInvocationResult, ONNXRuntimeProfilingResult
 from embedl_hub.toolchains.onnxruntime.layers import map_layers
-from embedl_hub.toolchains.onnxruntime.runtime import RUNTIME, settings, warn_of_kernels
+from embedl_hub.toolchains.onnxruntime.runtime import DRIVER, RUNTIME, settings, warn_of_kernels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,14 +79,10 @@ def pair_models(
     input_data: Arrays | None,
 ) -> PairedResult:
     """Measure models in turns on a machine."""
-
-    def read_inputs(path: Path) -> list[Tensor]:
-        return inputs_of(read_graph(path))
-
     with refusals_as(ProfileError):
         args = _settings(machine, require_provider)
         return program.measure_in_turns(
-            ctx, machine, RUNTIME, models, read_inputs, args, samples=samples, data=input_data
+            ctx, machine, RUNTIME, models, DRIVER.read_inputs, args, samples=samples, data=input_data
         )
 
 

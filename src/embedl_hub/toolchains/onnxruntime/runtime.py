@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from embedl_hub.machine.driver import Driver
 from embedl_hub.machine.machine import Machine, Runtime
 from embedl_hub.machine.program import log_kernels
-from embedl_hub.models.onnx_file import read_graph, read_model
+from embedl_hub.models.onnx_file import Tensor, inputs_of, read_graph, read_model
 from embedl_hub.quantization.portable import requires_of, saturating_layers
+from embedl_hub.toolchains.onnxruntime.config import EmbedlONNXRuntimeConfig, ONNXRuntimeConfig
 from embedl_kernels import get_family
 
 if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
-    from embedl_hub.toolchains.onnxruntime.config import ONNXRuntimeConfig
 
 RUNTIME = Runtime(
     "ONNX Runtime", "onnx", module="embedl_onnxruntime", packages="numpy and onnxruntime", extra="onnxruntime",
@@ -41,6 +42,15 @@ def settings(config: ONNXRuntimeConfig) -> list[str]:
     if config.optimization_level != "all":
         args += ["--optimization-level", config.optimization_level]
     return args
+
+
+def _read_inputs(path: Path) -> list[Tensor]:
+    return inputs_of(read_graph(path))
+
+
+DRIVER = Driver(
+    RUNTIME, (ONNXRuntimeConfig, EmbedlONNXRuntimeConfig), lambda machine: settings(machine.config), _read_inputs
+)
 
 
 def warn_of_kernels(

@@ -21,5 +21,6 @@ TOOLCHAIN = Toolchain(
     "openvino", "OpenVINO", OpenVINOCompiler, OpenVINOCompiledModel, suffixes=(".xml",), profiler=OpenVINOProfiler,
     paired_profiler=OpenVINOPairedProfiler, invoker=OpenVINOInvoker, device_kinds=(BOARD_KIND,),
     local_config=OpenVINOConfig, doctor=check_runtime,
+    driver="embedl_hub.toolchains.openvino.runtime:DRIVER",
     providers=dict.fromkeys((LOCAL, TYPE), "embedl_hub.toolchains.openvino.providers"),
 )  # fmt: skip

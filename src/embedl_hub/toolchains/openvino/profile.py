@@ -17,7 +17,7 @@ from embedl_hub.refusal import refusals_as
 from embedl_hub.toolchains.openvino.components import OpenVINOInvocationResult, OpenVINOProfilingResult
 from embedl_hub.toolchains.openvino.ir import read_graph
 from embedl_hub.toolchains.openvino.layers import led_back
-from embedl_hub.toolchains.openvino.runtime import RUNTIME, settings
+from embedl_hub.toolchains.openvino.runtime import DRIVER, RUNTIME, settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
     from embedl_hub.core.profile import PairedResult
     from embedl_hub.machine.machine import Machine
-    from embedl_hub.models.onnx_file import Tensor
     from embedl_hub.toolchains.openvino.components import OpenVINOCompiledModel
     from embedl_hub.toolchains.openvino.config import OpenVINOConfig
     from embedl_hub.toolchains.openvino.ir import Graph
@@ -66,14 +65,10 @@ def pair_models(
     input_data: Arrays | None,
 ) -> PairedResult:
     """Measure models in turns on a machine."""
-
-    def read_inputs(path: Path) -> tuple[Tensor, ...]:
-        return read_graph(path).inputs
-
     with refusals_as(ProfileError):
         args = _settings(machine, require_provider)
         return program.measure_in_turns(
-            ctx, machine, RUNTIME, models, read_inputs, args, samples=samples, data=input_data
+            ctx, machine, RUNTIME, models, DRIVER.read_inputs, args, samples=samples, data=input_data
         )
 
 

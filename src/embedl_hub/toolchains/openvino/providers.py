@@ -1,6 +1,7 @@
 """The providers of OpenVINO: the same on this machine and on a board. Vendor packages are imported on use."""
 
 from embedl_hub.core.device import LOCAL
+from embedl_hub.machine.measurements import provide_measurements
 from embedl_hub.machine.steps import provide
 from embedl_hub.toolchains.openvino.components import (
     OpenVINOCompiler,
@@ -23,3 +24,4 @@ provide(
     extra="openvino",
     configs=(OpenVINOConfig, EmbedlOpenVINOConfig),
 )
+provide_measurements((LOCAL, TYPE), title="OpenVINO models", extra="openvino")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from embedl_hub.machine.driver import Driver
 from embedl_hub.machine.machine import Machine, Runtime
+from embedl_hub.toolchains.openvino.config import EmbedlOpenVINOConfig, OpenVINOConfig
+from embedl_hub.toolchains.openvino.ir import read_graph
 
 if TYPE_CHECKING:
-    from embedl_hub.toolchains.openvino.config import OpenVINOConfig
+    from pathlib import Path
+
+    from embedl_hub.models.onnx_file import Tensor
 
 RUNTIME = Runtime(
     "OpenVINO", "openvino", module="embedl_openvino", packages="numpy and openvino", extra="openvino",
@@ -28,3 +33,10 @@ def settings(machine: Machine[OpenVINOConfig]) -> list[str]:
     if config.model_cache:
         args += ["--cache-dir", str(machine.cache(_CACHE)), "--cache-cap-bytes", str(machine.cache_cap_bytes)]
     return args
+
+
+def _read_inputs(path: Path) -> tuple[Tensor, ...]:
+    return read_graph(path).inputs
+
+
+DRIVER = Driver(RUNTIME, (OpenVINOConfig, EmbedlOpenVINOConfig), settings, _read_inputs)

@@ -21,5 +21,5 @@ TOOLCHAIN = Toolchain(
     "tflite", "TFLite", TFLiteCompiler, TFLiteCompiledModel, suffixes=(".tflite",), profiler=TFLiteProfiler,
     paired_profiler=TFLitePairedProfiler, invoker=TFLiteInvoker, device_kinds=(BOARD_KIND,), local_config=LiteRTConfig,
     providers=dict.fromkeys((LOCAL, TYPE), "embedl_hub.toolchains.tflite.providers"), doctor=check_converter,
-    install=install_converter,
+    install=install_converter, driver="embedl_hub.toolchains.tflite.profile:DRIVER",
 )  # fmt: skip

@@ -14,6 +14,7 @@ from embedl_hub.core.invoke import InvokeError
 from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.errors import quoted_list
 from embedl_hub.machine import program
+from embedl_hub.machine.driver import Driver
 from embedl_hub.machine.machine import Machine, Runtime
 from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.models.onnx_file import Tensor, check_data
@@ -46,6 +47,24 @@ def settings(config: LiteRTConfig) -> list[str]:
     """Return the arguments that every command with a model takes."""
     args = [] if config.threads is None else ["--threads", str(config.threads)]
     return args if config.xnnpack else [*args, "--no-xnnpack"]
+
+
+def _read_inputs(path: Path) -> tuple[Tensor, ...]:
+    return read_graph(path).inputs
+
+
+def _refusal(machine: Machine[LiteRTConfig]) -> str | None:
+    if not has_benchmark(machine):
+        return None
+    return (
+        f"{machine.title.capitalize()} is configured with benchmark_model, which measures one model by itself and "
+        "knows no other way. Use a device with ai-edge-litert."
+    )
+
+
+DRIVER = Driver(
+    RUNTIME, (LiteRTConfig, EmbedlLiteRTConfig), lambda machine: settings(machine.config), _read_inputs, _refusal
+)
 
 
 def profile_model(ctx: HubContext, machine: Machine[LiteRTConfig], model: TFLiteCompiledModel) -> TFLiteProfilingResult:
@@ -103,13 +122,9 @@ def pair_models(
             f"{machine.title.capitalize()} is configured with benchmark_model, which measures one model in a process "
             "and cannot take turns. Use a device with ai-edge-litert, or compare profiles with embedl-hub gate."
         )
-
-    def read_inputs(path: Path) -> tuple[Tensor, ...]:
-        return read_graph(path).inputs
-
     with refusals_as(ProfileError):
         args = settings(machine.config)
-        return program.measure_in_turns(ctx, machine, RUNTIME, models, read_inputs, args, samples=samples)
+        return program.measure_in_turns(ctx, machine, RUNTIME, models, _read_inputs, args, samples=samples)
 
 
 def invoke_model(
