@@ -41,6 +41,8 @@ class Child:
         if not line:
             raise self._ended()
         answer: Dict[str, Any] = json.loads(line.decode())
+        if "error" in answer:
+            raise BoardError(answer["error"])
         return answer
 
     def close(self) -> None:

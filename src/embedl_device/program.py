@@ -122,6 +122,7 @@ class Program:
         words = sys.argv[1:] if argv is None else list(argv)
         arguments, name = self.parser.parse_args(words), self.parser.prog
         arguments.program, arguments.words = name, words
+        is_child = "--child" in words
         # The result alone goes to stdout, whatever a library prints there meanwhile.
         result_stream = os.fdopen(os.dup(sys.stdout.fileno()), "w")
         arguments.answer = functools.partial(_answer, result_stream)
@@ -129,6 +130,10 @@ class Program:
         try:
             result = arguments.work(arguments)
         except BoardError as error:
+            # A process that another one of ours started tells it: the user hears of it once.
+            if is_child:
+                arguments.answer({"error": str(error)})
+                return EXIT_FAILED
             sys.stderr.write("{}: error: {}\n".format(name, error))
             return EXIT_FAILED
         except ImportError as error:

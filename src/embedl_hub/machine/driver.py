@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +56,8 @@ def driven(
 def _toolchain_of(models: Sequence[CompiledModel]) -> Toolchain:
     known = toolchains()
     kinds = list(dict.fromkeys(type(model) for model in models))
-    found = [next((each for each in known if issubclass(kind, each.compiled_model)), None) for kind in kinds]
-    if len(set(found)) != 1 or found[0] is None:
+    found = [each for each in known if all(issubclass(kind, each.compiled_model) for kind in kinds)]
+    if not found:
         raise ProfileError(
             f"The models are of {quoted_list(kind.__name__ for kind in kinds)}; they must all be of one toolchain, of "
             f"{quoted_list(_able(known))}."
@@ -75,9 +75,8 @@ def _able(known: Sequence[Toolchain]) -> list[str]:
 
 
 def _driver_of(toolchain: Toolchain) -> Driver:
-    module, _, name = (toolchain.driver or "").partition(":")
     with needed_packages(f"{toolchain.title} models", toolchain.name):
-        driver = getattr(importlib.import_module(module), name)
+        driver = pkgutil.resolve_name(toolchain.driver or "")
     if not isinstance(driver, Driver):
         raise ConfigError(f"{toolchain.driver} of the toolchain {toolchain.name!r} is {driver!r:.100}, not a Driver.")
     return driver

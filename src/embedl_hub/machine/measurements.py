@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, np.ndarray]
 
 _SUMMARY: Form = {"median": float}
-_STARTS: Form = {
-    "total_ms": _SUMMARY,
-    "parts_ms": {"process": _SUMMARY, "import": _SUMMARY, "load": _SUMMARY, "first_inference": _SUMMARY},
-}
+# The parts of a start, by the metrics that they are logged as.
+_PARTS = {
+    "process": "process_time", "import": "import_time", "load": "load_time", "first_inference": "first_latency"
+}  # fmt: skip
+_STARTS: Form = {"total_ms": _SUMMARY, "parts_ms": dict.fromkeys(_PARTS, _SUMMARY)}
 _COLD: Form = {"starts": int, "cached": _STARTS, "cold?": _STARTS, "cold_problem?": str}
 _ALONE: Form = {
     "latency_ms": _SUMMARY,
@@ -69,22 +70,14 @@ def cold_starts(
         args += [*driver.settings(machine), "--starts", str(starts)]
         document = program.measure_there(machine, driver.runtime, "cold", args, _COLD)
         _keep(ctx, machine, document, "cold.json")
-    cached, cold = document["cached"], document.get("cold")
-    parts = {name: value["median"] for name, value in cached["parts_ms"].items()}
-    values = {
-        "start_time": cached["total_ms"]["median"],
-        "process_time": parts["process"],
-        "import_time": parts["import"],
-        "load_time": parts["load"],
-        "first_latency": parts["first_inference"],
-        "starts": document["starts"],
-    }
-    if cold is None:
+    if (cold := document.get("cold")) is None:
         ctx.client.log_param("cold_problem", document.get("cold_problem") or "the device program does not say why")
-    else:
-        values |= {"start_time_cold": cold["total_ms"]["median"], "load_time_cold": cold["parts_ms"]["load"]["median"]}
-    for name, value in values.items():
-        ctx.client.log_metric(name, value)
+    for end, starts_of in (("", document["cached"]), ("_cold", cold)):
+        if starts_of is not None:
+            ctx.client.log_metric(f"start_time{end}", starts_of["total_ms"]["median"])
+            for part, name in _PARTS.items():
+                ctx.client.log_metric(f"{name}{end}", starts_of["parts_ms"][part]["median"])
+    ctx.client.log_metric("starts", document["starts"])
     return ColdStartResult.from_current_run(ctx)
 
 

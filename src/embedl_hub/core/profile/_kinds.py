@@ -24,13 +24,17 @@ class ColdStartResult(ComponentOutput):
 
     start_time: LoggedMetric  # from the creation of the process to the first answer, the files in the page cache
     output_file: LoggedArtifact  # one versioned JSON document: every start with its parts, environment and method
-    start_time_cold: LoggedMetric | None = None  # the same with the files read from storage
     # Its parts: the process itself, the import of the runtime, the loading of the model, the first inference.
     process_time: LoggedMetric | None = None
     import_time: LoggedMetric | None = None
     load_time: LoggedMetric | None = None
     first_latency: LoggedMetric | None = None
-    load_time_cold: LoggedMetric | None = None  # the loading of the model with the files read from storage
+    # The same with the files read from storage, where that could be had.
+    start_time_cold: LoggedMetric | None = None
+    process_time_cold: LoggedMetric | None = None
+    import_time_cold: LoggedMetric | None = None
+    load_time_cold: LoggedMetric | None = None
+    first_latency_cold: LoggedMetric | None = None
     starts: LoggedMetric | None = None  # so many starts with the page cache, and as many without
     cold_problem: str | None = None  # why nothing is known of starts without the page cache
     verdict: Verdict | None = None  # said of the starts with the page cache

@@ -1,0 +1,91 @@
+"""Cold starts and models at once, here and on a board: recorded, built again, refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.models import residual_net, save
+
+from embedl_device.statistics import Ratio
+from embedl_hub.core.compile import ONNXRuntimeCompiler, TensorRTCompiledModel
+from embedl_hub.core.device import Device
+from embedl_hub.core.document import find_metric
+from embedl_hub.core.profile import (
+    ColdStartProfiler,
+    ColdStartResult,
+    ConcurrentModel,
+    ConcurrentProfiler,
+    ConcurrentResult,
+    ProfileError,
+)
+from embedl_hub.testing import temporary_context
+from embedl_hub.tracking import Run
+
+
+def metrics_of(run: Run) -> dict[str, float]:
+    return {metric.name: metric.value for metric in run.metrics}
+
+
+def test_cold_starts_are_recorded(device: Device, model: Path) -> None:
+    """The whole and its parts; the result can be built again from the store."""
+    with temporary_context([device]) as ctx:
+        compiled = ONNXRuntimeCompiler().run(ctx, model)
+        result = ColdStartProfiler().run(ctx, compiled, starts=1)
+        assert ctx.client.store is not None
+        run = ctx.client.store.run(str(result.output_file.run_id))
+        assert ColdStartResult.from_run(run) == result
+        metrics = metrics_of(run)
+        parts = [metrics[name] for name in ("process_time", "import_time", "load_time", "first_latency")]
+        assert result.start_time.value == pytest.approx(sum(parts))
+        assert (result.start_time_cold is None) == (result.cold_problem is not None)
+        assert run.device == device.name
+        assert json.loads(result.output_file.local().read_text())["starts"] == 1
+        assert ctx.client.store.lineage(run.id).made_from[0].id == compiled.path.run_id
+
+
+def test_models_at_once_are_recorded(device: Device, model: Path, tmp_path: Path) -> None:
+    """Alone, beside the others and the ratio of each; metrics have titles and units."""
+    with temporary_context([device]) as ctx:
+        one = ONNXRuntimeCompiler().run(ctx, model)
+        two = ONNXRuntimeCompiler().run(ctx, save(residual_net(size=64), tmp_path / "large.onnx"))
+        result = ConcurrentProfiler().run(ctx, [one, two], rounds=2)
+        assert ctx.client.store is not None
+        run = ctx.client.store.run(str(result.output_file.run_id))
+        assert ConcurrentResult.from_run(run) == result
+        assert [each.name for each in result.models] == ["input", "input_2"]
+        assert result.models[1].latency_alone > result.models[0].latency_alone
+        assert all(each.conclusion == "too few rounds to tell" for each in result.models)
+        metrics = metrics_of(run)
+        assert metrics["latency_beside_2"] == result.models[1].latency_beside
+        assert find_metric("latency_beside_2").unit == "ms"
+        assert {each.id for each in ctx.client.store.lineage(run.id).made_from} == {one.path.run_id, two.path.run_id}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"),
+    [
+        (Ratio(1.3, 1.2, 1.4), "slower beside the others"),
+        (Ratio(1.02, 0.99, 1.05), "no significant difference"),
+        (Ratio(1.3), "too few rounds to tell"),
+    ],
+)
+def test_what_an_interval_shows(ratio: Ratio, told: str) -> None:
+    """In words."""
+    assert ConcurrentModel("input", "a.onnx", 1.0, 1.3, ratio, 10.0, 8.0).conclusion == told
+
+
+def test_what_cannot_be_measured_so_is_refused(here: Device, model: Path) -> None:
+    """Counts that are none, a toolchain without a device program, models of two toolchains."""
+    with temporary_context([here]) as ctx:
+        compiled = ONNXRuntimeCompiler().run(ctx, model)
+        foreign = TensorRTCompiledModel(path=compiled.path)
+        with pytest.raises(ProfileError, match="starts must be at least 1, not 0"):
+            ColdStartProfiler().run(ctx, compiled, starts=0)
+        with pytest.raises(ProfileError, match="not 20 rounds of 1 models and 0 idle processes"):
+            ConcurrentProfiler().run(ctx, [compiled])
+        with pytest.raises(ProfileError, match="TensorRT are measured by the vendor's own program"):
+            ColdStartProfiler().run(ctx, foreign)
+        with pytest.raises(ProfileError, match=r"they must all be of one toolchain, of .*'onnxruntime'"):
+            ConcurrentProfiler().run(ctx, [compiled, foreign])
