@@ -77,7 +77,6 @@ def cold_starts(
             ctx.client.log_metric(f"start_time{end}", starts_of["total_ms"]["median"])
             for part, name in _PARTS.items():
                 ctx.client.log_metric(f"{name}{end}", starts_of["parts_ms"][part]["median"])
-    ctx.client.log_metric("starts", document["starts"])
     return ColdStartResult.from_current_run(ctx)
 
 
@@ -124,7 +123,6 @@ def run_together(
                 if value is not None:
                     ctx.client.log_metric(f"{name}_{number}", value)
         _keep(ctx, machine, document, "together.json")
-        ctx.client.log_metric("rounds", document["rounds"])
     return ConcurrentResult.from_current_run(ctx, models=tuple(found))
 
 

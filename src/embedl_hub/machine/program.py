@@ -357,7 +357,7 @@ def _keep_paired(ctx: HubContext, machine: Machine[MeasuringConfig], document: d
         ends = {} if number == 1 else {"": ratio.value, "_low": ratio.low, "_high": ratio.high}
         _log_metrics(ctx, {f"latency_median_{number}": median})
         _log_metrics(ctx, {f"ratio_{number}{end}": value for end, value in ends.items()})
-    _log_metrics(ctx, {name: document[name] for name in ("rounds", "waiting_share")})
+    _log_metrics(ctx, {"waiting_share": document["waiting_share"]})
     path = ctx.artifact_dir / "paired.json"
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")
     log_document(ctx, ProfileDocument.from_json(document), written=path)

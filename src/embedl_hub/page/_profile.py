@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from embedl_device.statistics import Interval, Verdict, mean_interval
 from embedl_hub.core.document import LayerRow, Metric, ProfileDocument, document_of, find_metric, in_order
 from embedl_hub.core.profile import ModuleTimes, module_times
+from embedl_hub.page._kinds import Table, table_of
 
 if TYPE_CHECKING:
     from embedl_hub.tracking import Run
@@ -52,6 +53,7 @@ class Profile:
     samples_ms: tuple[float, ...] = ()  # every time taken, thinned out where there are very many
     facts: tuple[tuple[str, str], ...] = ()
     missing: str | None = None  # why there are no layers, if there are none
+    kind: Table | None = None  # what another kind of measurement than a profile found
 
     @property
     def top_unit(self) -> Group | None:
@@ -76,7 +78,8 @@ def profile_of(run: Run) -> Profile | None:
         by_unit=_groups(layers, "compute_unit"),
         samples_ms=tuple(samples[:: len(samples) // _MOST_SAMPLES_DRAWN + 1]),
         facts=_facts(document),
-        missing=missing if missing or layers else "the document holds no layers",
+        missing=missing if missing or layers or document.fact("kind") else "the document holds no layers",
+        kind=table_of(document),
     )
 
 

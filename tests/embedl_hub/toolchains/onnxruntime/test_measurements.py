@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from support.models import residual_net, save
 from embedl_device.statistics import Ratio
 from embedl_hub.core.compile import ONNXRuntimeCompiler, TensorRTCompiledModel
 from embedl_hub.core.device import Device
-from embedl_hub.core.document import find_metric
+from embedl_hub.core.document import ProfileDocument, document_of, find_metric
 from embedl_hub.core.profile import (
     ColdStartProfiler,
     ColdStartResult,
@@ -20,6 +19,7 @@ from embedl_hub.core.profile import (
     ConcurrentResult,
     ProfileError,
 )
+from embedl_hub.page._kinds import table_of
 from embedl_hub.testing import temporary_context
 from embedl_hub.tracking import Run
 
@@ -37,11 +37,17 @@ def test_cold_starts_are_recorded(device: Device, model: Path) -> None:
         run = ctx.client.store.run(str(result.output_file.run_id))
         assert ColdStartResult.from_run(run) == result
         metrics = metrics_of(run)
+        assert len(metrics) == len(run.metrics)
         parts = [metrics[name] for name in ("process_time", "import_time", "load_time", "first_latency")]
         assert result.start_time.value == pytest.approx(sum(parts))
         assert (result.start_time_cold is None) == (result.cold_problem is not None)
         assert run.device == device.name
-        assert json.loads(result.output_file.local().read_text())["starts"] == 1
+        assert metrics["starts"] == 1
+        table = table_of(document_of(run)[0])
+        assert table is not None
+        assert table.hint.startswith("Medians over 1 starts")
+        assert len(table.columns) == 1 + (result.start_time_cold is not None)
+        assert len(table.rows) == 5
         assert ctx.client.store.lineage(run.id).made_from[0].id == compiled.path.run_id
 
 
@@ -58,6 +64,12 @@ def test_models_at_once_are_recorded(device: Device, model: Path, tmp_path: Path
         assert result.models[1].latency_alone > result.models[0].latency_alone
         assert all(each.conclusion == "too few rounds to tell" for each in result.models)
         metrics = metrics_of(run)
+        assert len(metrics) == len(run.metrics)
+        assert metrics["rounds"] == 2
+        table = table_of(document_of(run)[0])
+        assert table is not None
+        assert table.hint.startswith("Medians over 2 rounds")
+        assert [row.name for row in table.rows] == [each.file_name for each in result.models]
         assert metrics["latency_beside_2"] == result.models[1].latency_beside
         assert find_metric("latency_beside_2").unit == "ms"
         assert {each.id for each in ctx.client.store.lineage(run.id).made_from} == {one.path.run_id, two.path.run_id}
@@ -89,3 +101,9 @@ def test_what_cannot_be_measured_so_is_refused(here: Device, model: Path) -> Non
             ColdStartProfiler().run(ctx, foreign)
         with pytest.raises(ProfileError, match=r"they must all be of one toolchain, of .*'onnxruntime'"):
             ConcurrentProfiler().run(ctx, [compiled, foreign])
+
+
+@pytest.mark.parametrize("kind", ["cold", "together"])
+def test_a_document_that_is_not_whole_is_no_table(kind: str) -> None:
+    """One kept by another version, or by hand: the page shows the run's metrics all the same."""
+    assert table_of(ProfileDocument.from_json({"kind": kind, "models": [{"alone": 3}], "cached": []})) is None
