@@ -30,6 +30,8 @@ def python_argv(
         file: An archive that imports from itself; a script needs ``isolated`` unless this Python runs it.
         isolated: Without PYTHONPATH and the user's own packages too, for an environment that has all it needs.
     """
+    if python is None and not isolated and sys.version_info < (3, 11):
+        python = sys.executable  # it knows no -P
     if isolated or python is None:
         flag = "-I" if isolated else "-P"
         what = ["-m", module] if module is not None else ["-c", code] if code is not None else [file]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import IO, Any, Dict, List, Sequence
@@ -13,6 +11,7 @@ from typing import IO, Any, Dict, List, Sequence
 import embedl_device
 from embedl_device.errors import BoardError
 from embedl_device.interpreter import python_argv
+from embedl_device.readers import parse_json
 
 _LONGEST_LINE = 64_000_000
 _FAREWELL_S = 10.0
@@ -40,7 +39,7 @@ class Child:
         line = _open(self._process.stdout).readline(_LONGEST_LINE)
         if not line:
             raise self._ended()
-        answer: Dict[str, Any] = json.loads(line.decode())
+        answer: Dict[str, Any] = parse_json(line)
         if "error" in answer:
             raise BoardError(answer["error"])
         return answer
@@ -72,5 +71,5 @@ def _argv(program: str) -> List[str]:
     """Return the start of a command that runs a device program again, as it was found: in one file, or installed."""
     root = Path(embedl_device.__file__).parents[1]
     if root.is_file():
-        return [sys.executable, str(root)]
-    return python_argv(sys.executable, module=program.replace("-", "_"))
+        return python_argv(file=str(root))
+    return python_argv(module=program.replace("-", "_"))
