@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from embedl_deploy._graph.network import Network, owner_of
-from embedl_deploy._trace.computed import Constants
+from embedl_deploy._trace.computed_weights import Constants
 from embedl_deploy.nn import Add, Concat, MatMul, Multiply, ScaledDotProductAttention, linear_of
 
 Made = tuple[nn.Module | Callable[..., Any], tuple[Any, ...]]

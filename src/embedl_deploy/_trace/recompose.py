@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from embedl_deploy._graph.network import Network, join, owner_of
-from embedl_deploy._trace.computed import Constants
+from embedl_deploy._trace.computed_weights import Constants
 from embedl_deploy._trace.lifts import LIFTS, Call, owner_module
 from embedl_deploy._trace.spelling import SPELLINGS
 

@@ -21,10 +21,10 @@ from embedl_deploy._graph.proof import compare
 from embedl_deploy._graph.run import evaluating
 from embedl_deploy._graph.shapes import DynamicShapes, read_dynamic_shapes, resized
 from embedl_deploy._trace.archive import load_exported
-from embedl_deploy._trace.computed import settle_weights
+from embedl_deploy._trace.computed_weights import settle_weights
 from embedl_deploy._trace.export import from_graph_module, trace_export
-from embedl_deploy._trace.fitness import in_float32, mode_note, random_note, refuse_dropout
 from embedl_deploy._trace.fx import TraceFailedError, TraceFailure, trace_fx, user_line
+from embedl_deploy._trace.preconditions import in_float32, mode_note, random_note, refuse_dropout
 from embedl_deploy._trace.recompose import functions_left, recompose
 from embedl_deploy.errors import InputError, TraceError, first_line
 

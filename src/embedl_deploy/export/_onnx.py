@@ -41,9 +41,9 @@ from embedl_deploy.dialect._names import note_modules
 from embedl_deploy.dialect._portable import remedies_text
 from embedl_deploy.errors import ExportError, first_line, quoted_list
 from embedl_deploy.export._check import check_file
+from embedl_deploy.export._fixed_sizes import settled_at
 from embedl_deploy.export._frozen import exact_weights, freeze, is_int4
 from embedl_deploy.export._operators import DOMAIN, translations, write_quantizers
-from embedl_deploy.export._settled import settled_at
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.quantize import Sensitivity, retarget
 from embedl_deploy.quantize._quantization import find_quantization

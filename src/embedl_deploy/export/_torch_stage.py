@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from embedl_deploy._graph.network import modules_of
+from embedl_deploy._graph.run import evaluating
 from embedl_deploy.dialect._observe import to_array
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.nn.quantized import QuantizedElementwise, QuantizedLayer
@@ -70,21 +71,13 @@ class Recording:
     inputs: dict[str, list[np.ndarray]] = field(default_factory=dict)  # of the modules of a model that is not a graph
 
 
-@contextmanager
-def evaluating(stage: Stage) -> Iterator[None]:
-    """Call without gradients, in eval mode; the mode is given back."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        if isinstance(stage, nn.Module):
-            for part in stage.modules():
-                stack.callback(setattr, part, "training", part.training)
-            stage.eval()
-        yield
+def _modules(stage: Stage) -> tuple[nn.Module, ...]:
+    return (stage,) if isinstance(stage, nn.Module) else ()
 
 
 def call(stage: Stage, feed: Feed) -> list[np.ndarray]:
     """Call a model and return its outputs."""
-    with evaluating(stage):
+    with evaluating(_modules(stage)):
         return _arrays(feed.call(stage))
 
 
@@ -98,7 +91,7 @@ def record(stage: Stage, feed: Feed) -> Recording:
             stubs[stub.label] = StubValue(stub, _copy(args[0]), _copy(value))
 
     with ExitStack() as stack:
-        stack.enter_context(evaluating(stage))
+        stack.enter_context(evaluating(_modules(stage)))
         if not isinstance(stage, nn.Module):
             return Recording(_arrays(feed.call(stage)))
         stack.enter_context(_float_kernels(stage))

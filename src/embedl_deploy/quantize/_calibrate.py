@@ -15,11 +15,11 @@ from embedl_deploy.errors import CalibrationError
 from embedl_deploy.nn import Mode, QuantizedLayer, Quantizer, QuantStub, WeightQuantizer
 from embedl_deploy.nn.number import fake_quantize
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
+from embedl_deploy.quantize._formats import settle_formats
 from embedl_deploy.quantize._histogram import Calibration, Histogram, Inbox
 from embedl_deploy.quantize._insert import layers_of, stubs_of
 from embedl_deploy.quantize._quantization import Samples, put_quantization, quantization_of
 from embedl_deploy.quantize._range import solve_all
-from embedl_deploy.quantize._settle import settle_formats
 
 _RATIOS = tuple(1.0 - step / 40 for step in range(25))
 

@@ -13,10 +13,10 @@ from embedl_deploy.dialect import Dialect, dialects, get_dialect
 from embedl_deploy.errors import QuantizationError, quoted_list
 from embedl_deploy.quantize._config import QuantConfig
 from embedl_deploy.quantize._fit import fit_weights, is_fitted
+from embedl_deploy.quantize._formats import settle_formats
 from embedl_deploy.quantize._insert import transformed_network, wire
 from embedl_deploy.quantize._placement import Placement, Skip, plan_placement
 from embedl_deploy.quantize._quantization import quantization_of
-from embedl_deploy.quantize._settle import settle_formats
 from embedl_deploy.quantize._targeting import targeted
 from embedl_deploy.target import TargetLike, choose_backend, choose_dialect, get_target
 

@@ -14,7 +14,7 @@ from embedl_deploy import transform
 from embedl_deploy._graph.shapes import DynamicShapes
 from embedl_deploy.errors import ExportError, InputError, TraceError
 from embedl_deploy.export import export_onnx, verify_shapes
-from embedl_deploy.export._settled import settled_at
+from embedl_deploy.export._fixed_sizes import settled_at
 from embedl_deploy.quantize import quantize
 
 TARGET = "onnxruntime-x86"
