@@ -14,7 +14,7 @@ from embedl_device.arrays import Arrays, check_feed, load_samples, made_up_feed
 from embedl_device.models import Loaded, Models
 from embedl_device.program import AnyModel, models_of, say, turns_of
 from embedl_device.rounds import Plan, judge_rounds, queue_clock, take_rounds, take_samples
-from embedl_device.statistics import Judgement, judge, summarize
+from embedl_device.statistics import Judgement, judge, summarize, tail_facts
 
 
 def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float, model: Path) -> Dict[str, Any]:
@@ -30,6 +30,7 @@ def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float
         **common_facts(program, judgement, before, after),
         "model": {"file_name": model.name, "size_bytes": model.stat().st_size},
         "latency_ms": summarize(samples.times_us, 1e3)._asdict(),
+        "tails": tail_facts(samples.times_us),
         "load_time_ms": load_us / 1e3,
         "first_latency_ms": samples.first_us / 1e3,
         "warmup": len(samples.warmup_us),

@@ -14,7 +14,7 @@ import random
 import time
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from embedl_device.statistics import PERCENTILE_RULE, Judgement, judge_ratios, percentile, without_waiting
+from embedl_device.statistics import BOUND_RULE, PERCENTILE_RULE, Judgement, judge_ratios, percentile, without_waiting
 
 _WINDOW_RUNS = 5
 _WINDOWS_THAT_MUST_AGREE = 3
@@ -50,6 +50,7 @@ class Plan(NamedTuple):
                 self.iterations, self.min_seconds, self.max_seconds
             ),
             "percentile_rule": PERCENTILE_RULE,
+            "bound_rule": BOUND_RULE,
         }
 
 

@@ -142,8 +142,10 @@ def test_a_profile_holds_everything(make_model: Any, tmp_path: Path) -> None:
         <= latency["median"]
         <= latency["median_high"]
         <= latency["p90"]
-        <= latency["p99"]
+        <= latency["max"]
     )
+    assert latency["p90_high"] is None or latency["p90_high"] >= latency["p90"]
+    assert (latency["p90_high"] is None) == (answer["tails"]["p90"]["reason"] is not None)
     assert answer["verdict"] in {"stable", "drifting", "throttled", "noisy"}
     assert answer["verdict_reason"]
     assert answer["peak_memory_mb"] > 1
@@ -320,7 +322,7 @@ def test_integer_and_text_inputs_get_data_too(tmp_path: Path) -> None:
     )
     assert answer["data"]["inputs"] == {"ids": {"dtype": "int64", "shape": [2]}}
     assert answer["layers"] == {"rows": [], "runs": 0}
-    assert answer["latency_ms"]["p99"] is None or answer["iterations"] >= 100
+    assert answer["latency_ms"]["p99"] is None or answer["iterations"] >= 662
 
 
 def test_an_empty_or_broken_input_folder_is_refused(make_model: Any, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from embedl_device.statistics._samples import (
     PERCENTILE_RULE,
     Interval,
     Judgement,
-    Summary,
     Verdict,
     judge,
     judge_ratios,
@@ -29,11 +28,23 @@ from embedl_device.statistics._samples import (
     percentile,
     relative_change,
     spread,
+)
+from embedl_device.statistics._tails import (
+    BOUND_RULE,
+    PERCENTS,
+    Summary,
+    Tail,
+    effective_number,
+    fewest_samples,
+    slowest_of_bound,
     summarize,
+    tail_facts,
+    tails,
 )
 
 __all__ = [
-    "PERCENTILE_RULE", "Interval", "Judgement", "LogError", "Ranked", "Ratio", "Series", "Summary", "Verdict",
-    "judge", "judge_ratios", "log_error", "mean_interval", "median_interval", "paired_ratio", "percentile", "rank",
-    "ratio_of", "relative_change", "series_of", "spread", "summarize", "trimmed_mean", "without_waiting",
+    "BOUND_RULE", "PERCENTILE_RULE", "PERCENTS", "Interval", "Judgement", "LogError", "Ranked", "Ratio", "Series",
+    "Summary", "Tail", "Verdict", "effective_number", "fewest_samples", "judge", "judge_ratios", "log_error",
+    "mean_interval", "median_interval", "paired_ratio", "percentile", "rank", "ratio_of", "relative_change",
+    "series_of", "slowest_of_bound", "spread", "summarize", "tail_facts", "tails", "trimmed_mean", "without_waiting",
 ]  # fmt: skip

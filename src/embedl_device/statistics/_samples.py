@@ -9,10 +9,10 @@ from typing import NamedTuple, Optional, Sequence, Tuple
 
 # Percentiles are nearest-rank: a value that was really measured, never one between two.
 PERCENTILE_RULE = "nearest rank"
-SAMPLES_FOR_P99 = 100
 
 _DRIFT = 0.03
 _FEWEST_FOR_DRIFT = 9
+_FEWEST_FOR_A_MEDIAN = 100
 _Z_95 = 1.96
 _BLOCKS = 10
 # Student's t for ten blocks, 95 % two-sided.
@@ -30,20 +30,6 @@ class Interval:
     high: Optional[float] = None
 
 
-class Summary(NamedTuple):
-    """The headline numbers of a series; None for what is not known."""
-
-    mean: Optional[float] = None
-    median: Optional[float] = None
-    median_low: Optional[float] = None
-    median_high: Optional[float] = None
-    p90: Optional[float] = None
-    p99: Optional[float] = None
-    min: Optional[float] = None
-    max: Optional[float] = None
-    std: Optional[float] = None
-
-
 def mean_of(values: Sequence[float]) -> float:
     """Return the mean; the standard library's module for it takes longer to import than a small model to run."""
     return math.fsum(values) / len(values)
@@ -57,27 +43,12 @@ def deviation(values: Sequence[float]) -> float:
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return a percentile by nearest rank."""
-    ordered = sorted(values)
+    return nearest_rank(sorted(values), percent)
+
+
+def nearest_rank(ordered: Sequence[float], percent: float) -> float:
+    """Return a percentile of values that are in order."""
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
-
-
-def summarize(values: Sequence[float], divisor: float = 1.0) -> Summary:
-    """Return the headline numbers over a divisor; p99 of fewer than 100 samples would be a guess and is left out."""
-    count = len(values)
-    mean = math.fsum(values) / count
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1) if count > 1 else 0.0
-    low, high = median_interval(values)
-    return Summary(
-        mean=mean / divisor,
-        median=percentile(values, 50) / divisor,
-        median_low=low / divisor,
-        median_high=high / divisor,
-        p90=percentile(values, 90) / divisor,
-        p99=percentile(values, 99) / divisor if count >= SAMPLES_FOR_P99 else None,
-        min=min(values) / divisor,
-        max=max(values) / divisor,
-        std=math.sqrt(variance) / divisor,
-    )
 
 
 def median_interval(values: Sequence[float]) -> Tuple[float, float]:
@@ -201,7 +172,7 @@ def judge(
             ),
         )
     note = "{} samples".format(len(times_us))
-    if len(times_us) >= SAMPLES_FOR_P99:
+    if len(times_us) >= _FEWEST_FOR_A_MEDIAN:
         low, high = median_interval(times_us)
         note += ", the median is known to {:.1%}".format((high - low) / 2 / median if median else 0)
     return Judgement(Verdict.STABLE, "; ".join([note, *_not_read(unreadable)]))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from embedl_device.statistics import Interval, Verdict, mean_interval
+from embedl_device.statistics import PERCENTS, Interval, Verdict, mean_interval
 from embedl_hub.core.document import LayerRow, Metric, ProfileDocument, document_of, find_metric, in_order
 from embedl_hub.core.profile import ModuleTimes, module_times
 from embedl_hub.page._kinds import Table, table_of
@@ -38,12 +38,25 @@ class Headline:
 
 
 @dataclass(frozen=True)
+class TailRow:
+    """A percentile with its bound, or why there is none."""
+
+    name: str
+    value: float | None
+    high: float | None
+    samples: int | None = None
+    effective: int | None = None  # what the samples count as
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Profile:
     """A profile run for the page."""
 
     # The numbers at its top: the mean with an interval from the means of ten stretches of samples, the median with the
     # interval the document gives
     headlines: tuple[Headline, ...] = ()
+    tails: tuple[TailRow, ...] = ()
     verdict: Verdict | None = None
     verdict_reason: str | None = None
     layers: tuple[LayerRow, ...] = ()
@@ -70,6 +83,7 @@ def profile_of(run: Run) -> Profile | None:
     samples = [value / 1000 for value in document.samples_us]
     return Profile(
         headlines=tuple(_headlines(run, document, samples)),
+        tails=tuple(_tails(document)),
         verdict=Verdict.of(_param(run, "verdict")),
         verdict_reason=_param(run, "verdict_reason"),
         layers=layers,
@@ -99,6 +113,22 @@ def _headlines(run: Run, document: ProfileDocument, samples: Sequence[float]) ->
             yield Headline(metric, Interval(logged.value), note or "")
 
 
+def _tails(document: ProfileDocument) -> Iterator[TailRow]:
+    summary = document.latency_ms
+    for percent in PERCENTS:
+        name = f"p{percent}"
+        facts = document.fact("tails", name)
+        if not isinstance(facts, Mapping):
+            continue
+        samples, effective = (_count(facts.get(key)) for key in ("samples", "effective"))
+        values = (getattr(summary, name), getattr(summary, f"{name}_high"))
+        yield TailRow(name, *values, samples, effective, str(facts.get("reason") or ""))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _groups(layers: Sequence[LayerRow], attribute: str) -> tuple[Group, ...]:
     together: dict[str, list[LayerRow]] = {}
     for layer in layers:
@@ -121,7 +151,7 @@ _FACTS = (
     ("temperature before, °C", ("environment", "before", "temperature_c")),
     ("temperature after, °C", ("environment", "after", "temperature_c")),
     ("clock", ("method", "clock")), ("warm-up rule", ("method", "warmup_rule")), ("stop rule", ("method", "stop_rule")),
-    ("percentiles", ("method", "percentile_rule")),
+    ("percentiles", ("method", "percentile_rule")), ("bounds of percentiles", ("method", "bound_rule")),
 )  # fmt: skip
 
 

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from embedl_device.readers import UnreadableError, open_zip
-from embedl_device.statistics import PERCENTILE_RULE, Judgement, Summary, Verdict, summarize
+from embedl_device.statistics import (
+    BOUND_RULE,
+    PERCENTILE_RULE,
+    Judgement,
+    Summary,
+    Verdict,
+    summarize,
+    tail_facts,
+)
 from embedl_hub.clouds.qai_hub.service import Service
 from embedl_hub.core.compile import CompileError
 from embedl_hub.core.document import LayerRow, LayerTable, ProfileDocument, Runtime
@@ -201,7 +209,8 @@ def document_of(raw: Mapping[str, Any], job: Any, device: Any, runtime: str, sou
             "tool": {"name": "qai_hub", "job_id": job.job_id, "url": job.url},
             "placement": None,
             "environment": {"board": {"model": device.name, "system": device.os}},
-            "method": {"clock": "the vendor's", "percentile_rule": PERCENTILE_RULE},
+            "tails": tail_facts(samples) if samples else None,
+            "method": {"clock": "the vendor's", "percentile_rule": PERCENTILE_RULE, "bound_rule": BOUND_RULE},
         },
     )
 

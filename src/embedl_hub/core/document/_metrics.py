@@ -35,7 +35,7 @@ class Metric:
     instead_of: str | None = None  # a metric that it only stands in for: left out of tables where that one is known
     field: str = ""  # where a profile document has it: a number of its own, or ``latency_ms.mean``; the key if empty
     per_second: bool = False  # whether it is how often a second the time in that field passes
-    # How it follows from a profile's samples: their mean, or a percentile; None if it does not.
+    # How it follows from a profile's samples: their mean, or a percentile or its bound; None if it does not.
     statistic: Literal["mean"] | float | None = None
     is_speed: bool = False  # whether more or less of it is called faster and slower
     is_effort: bool = False  # whether it says how a measurement was made, not what came out
@@ -70,7 +70,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("top1_agreement", "Same class as float", better=Better.HIGHER, column=True),
     Metric("cosine", "Cosine to float", better=Better.HIGHER, column=True),
     _time("latency_p90", "90th percentile", "p90", "latency_ms.p90", headline=True, statistic=90.0, is_speed=True),
+    _time("latency_p90_high", "p90, 99 % upper bound", "p90 bound", "latency_ms.p90_high", headline=True,
+          statistic=90.0, is_speed=True),
+    _time("latency_p95", "95th percentile", "p95", "latency_ms.p95", headline=True, statistic=95.0, is_speed=True),
+    _time("latency_p95_high", "p95, 99 % upper bound", "p95 bound", "latency_ms.p95_high", headline=True,
+          statistic=95.0, is_speed=True),
     _time("latency_p99", "99th percentile", "p99", "latency_ms.p99", headline=True, statistic=99.0, is_speed=True),
+    _time("latency_p99_high", "p99, 99 % upper bound", "p99 bound", "latency_ms.p99_high", headline=True,
+          statistic=99.0, is_speed=True),
     _time("latency_min", "Fastest inference", "Fastest", "latency_ms.min", is_speed=True),
     _time("latency_std", "Standard deviation", "Deviation", "latency_ms.std", is_speed=True),
     Metric("fps", "Inferences per second", "", "1/s", Better.HIGHER, headline=True, field="latency_ms.mean",

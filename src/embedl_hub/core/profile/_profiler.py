@@ -145,10 +145,16 @@ class ProfilingResult(ComponentOutput):
     """How fast a model is, and how far the number can be trusted."""
 
     latency: LoggedMetric  # mean time of one inference, in ms
-    # Its median, in ms; ``latency_p90``, ``latency_p99``, ``latency_min``, ``latency_std`` likewise.
+    # Its median, in ms; ``latency_p90``, ``latency_p99``, ``latency_min``, ``latency_std`` likewise. A percentile of
+    # fewer samples than its bound needs (64 for p90, 130 for p95, 662 for p99) is None.
     latency_median: LoggedMetric | None = None
     latency_p90: LoggedMetric | None = None
+    latency_p95: LoggedMetric | None = None
     latency_p99: LoggedMetric | None = None
+    # Their 99 % upper bounds, one-sided; None where the samples support none, and the document says why.
+    latency_p90_high: LoggedMetric | None = None
+    latency_p95_high: LoggedMetric | None = None
+    latency_p99_high: LoggedMetric | None = None
     latency_min: LoggedMetric | None = None
     latency_std: LoggedMetric | None = None
     fps: LoggedMetric | None = None  # inferences per second

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from embedl_device.statistics import PERCENTILE_RULE, judge, summarize
+from embedl_device.statistics import BOUND_RULE, PERCENTILE_RULE, judge, summarize, tail_facts
 from embedl_hub.core.document import LayerTable, ProfileDocument, Runtime
 from embedl_hub.core.invoke import InvokeError
 from embedl_hub.core.profile import ProfileError, log_document
@@ -151,6 +151,7 @@ def _document(
                 "cuda_graph": config.cuda_graph, "spin_wait": config.spin_wait, "data_transfers": config.data_transfers,
                 "cli_args": ctx.client.redactor.value("cli_args", list(config.cli_args)),
             },
+            "tails": tail_facts(samples_us),
             "compute_ms": summarize([query.compute_ms for query in queries])._asdict(),
             "placement": None,
             "warnings": log.warnings(answer)[:50],
@@ -160,6 +161,7 @@ def _document(
                 "warmup_rule": f"{config.warmup_seconds:g} s",
                 "stop_rule": f"at least {config.iterations} samples and {config.min_seconds:g} s",
                 "percentile_rule": PERCENTILE_RULE,
+                "bound_rule": BOUND_RULE,
                 "layers": "a run of their own, with the profiler attached",
             },
             "environment": {"device": log.parse_facts(answer), "gpu": dict(program.gpu), **sensors},

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from embedl_device.statistics import Judgement, Summary, Verdict
+from embedl_device.statistics import PERCENTS, Judgement, Summary, Verdict, fewest_samples
 from embedl_hub.core.document import LayerRow, LayerTable, ProfileDocument, Runtime
 from embedl_hub.core.profile import ProfileError
 from embedl_hub.errors import CommandError, TransferError
@@ -55,6 +55,7 @@ _RUNS = re.compile(r"Timings \(microseconds\):\s*count=(\d+)")
 _REGULAR = "Operator-wise Profiling Info for Regular Benchmark Runs"
 _INTERNAL = "Delegate internal"
 _NOT_FOUND = (126, 127)
+_NO_SAMPLES = "benchmark_model gives no samples; of its own percentiles p95 is shown, from 130 inferences on"
 
 
 @dataclass(frozen=True)
@@ -239,10 +240,12 @@ def no_layers(reason: str | None = None) -> LayerTable:
 def document_of(console: Console, layers: LayerTable, tool: Mapping[str, object]) -> ProfileDocument:
     """Return our document for a benchmark; what the tool does not tell is left open."""
     values = console.measured.values if console.measured is not None else {}
+    count = console.measured.count if console.measured is not None else 0
     return ProfileDocument(
         Summary(
             mean=console.mean_us / 1e3,
             median=_ms(values.get("median")),
+            p95=_ms(values.get("p95")) if count >= fewest_samples(95) else None,
             min=_ms(values.get("min")),
             max=_ms(values.get("max")),
             std=_ms(values.get("std")),
@@ -250,7 +253,7 @@ def document_of(console: Console, layers: LayerTable, tool: Mapping[str, object]
         {
             "load_time_ms": _ms(console.init_us),
             "first_latency_ms": _ms(console.first_us),
-            "iterations": console.measured.count if console.measured is not None else None,
+            "iterations": count or None,
             "warmup": console.warmup.count if console.warmup is not None else None,
             "peak_memory_mb": console.memory_mb,
         },
@@ -263,6 +266,7 @@ def document_of(console: Console, layers: LayerTable, tool: Mapping[str, object]
         facts={
             "tool": dict(tool),
             "placement": None,
+            "tails": {f"p{percent}": {"samples": count, "reason": _NO_SAMPLES} for percent in PERCENTS},
             "method": {"clock": "benchmark_model's", "percentile_rule": "benchmark_model's"},
         },
     )

@@ -119,7 +119,9 @@ def check_profile(ctx: HubContext, result: Any) -> None:
     document = json.loads(result.output_file.local().read_text())
     assert document["format"] == 1
     assert result.latency.value == pytest.approx(4.495, rel=1e-9)
-    assert (result.latency_median.value, result.latency_p99.value, result.latency_min.value) == (4.49, 4.98, 4.0)
+    assert (result.latency_median.value, result.latency_p90.value, result.latency_min.value) == (4.49, 4.89, 4.0)
+    assert result.latency_p99 is None
+    assert document["tails"]["p99"]["reason"] == "p99 needs 662 samples, there are 100"
     assert document["estimated_inference_time_ms"] == pytest.approx(3.652, rel=1e-9)
     assert result.load_time.value == pytest.approx(45.0, rel=1e-9)
     assert result.peak_memory_mb.value == pytest.approx(12.0, rel=1e-9)
