@@ -238,6 +238,27 @@ def _add_together(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
 
 
+def _add_load(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long the load lasts (%(default)s)")
+    parser.add_argument("--duty", type=float, default=1.0, help="the busy share of each --duty-period (%(default)s)")
+    parser.add_argument(
+        "--duty-period", type=float, default=10.0, help="busy and idle time together, in s (%(default)s)"
+    )
+    parser.add_argument("--rate", type=float, help="inferences a second; as fast as it can when not given")
+    idle = "s of rest before and after, for the idle power (%(default)s)"
+    parser.add_argument("--idle-seconds", type=float, default=5.0, help=idle)
+    parser.add_argument("--period", type=float, default=0.5, help="s between two readings of the board (%(default)s)")
+    parser.add_argument("--max-warmup-seconds", type=float, default=5.0, help="end of the warm-up (%(default)s)")
+    steady = "end as soon as latency and temperature have stopped to change, after a minute at least"
+    parser.add_argument("--until-steady", action="store_true", help=steady)
+    parser.add_argument("--max-temperature", type=float, help="end when a sensor of the board says so many °C")
+    power = "add up this source of power; chosen by itself when not given"
+    parser.add_argument("--power-source", action="append", default=[], metavar="NAME", help=power)
+    parser.add_argument("--folder", type=Path, help="write the journal and the progress there as it goes")
+    parser.add_argument("--detach", action="store_true", help="go on alone; print the process and return at once")
+    parser.add_argument("--lease-dir", help="keep the board by this folder's lock once whoever started it is gone")
+
+
 _MEASUREMENTS = (
     _Measurement(
         "pair", "embedl_device.document:measured_in_turns", "measure two or more models in turns", "several", _add_turns
@@ -248,7 +269,11 @@ _MEASUREMENTS = (
     _Measurement(
         "together", "embedl_device.together:run_together", "measure models alone and at once", "several", _add_together
     ),
-)
+    _Measurement(
+        "sustain", "embedl_device.sustained:sustained", "measure a model under load for minutes to hours", "one",
+        _add_load,
+    ),
+)  # fmt: skip
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:

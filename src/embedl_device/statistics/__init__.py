@@ -8,6 +8,7 @@ from embedl_device.statistics._ratios import (
     Ranked,
     Ratio,
     Series,
+    correlation_length,
     log_error,
     paired_ratio,
     rank,
@@ -44,7 +45,8 @@ from embedl_device.statistics._tails import (
 
 __all__ = [
     "BOUND_RULE", "PERCENTILE_RULE", "PERCENTS", "Interval", "Judgement", "LogError", "Ranked", "Ratio", "Series",
-    "Summary", "Tail", "Verdict", "effective_number", "fewest_samples", "judge", "judge_ratios", "log_error",
-    "mean_interval", "median_interval", "paired_ratio", "percentile", "rank", "ratio_of", "relative_change",
-    "series_of", "slowest_of_bound", "spread", "summarize", "tail_facts", "tails", "trimmed_mean", "without_waiting",
+    "Summary", "Tail", "Verdict", "correlation_length", "effective_number", "fewest_samples", "judge",
+    "judge_ratios", "log_error", "mean_interval", "median_interval", "paired_ratio", "percentile", "rank",
+    "ratio_of", "relative_change", "series_of", "slowest_of_bound", "spread", "summarize", "tail_facts", "tails",
+    "trimmed_mean", "without_waiting",
 ]  # fmt: skip
