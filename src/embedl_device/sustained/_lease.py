@@ -28,6 +28,11 @@ class BoardLease:
             self._file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             self._file = -1
+            return
+        # A board without flock keeps its lease as a folder, which only its keeper can hold.
+        if any(name.startswith("lock.") for name in os.listdir(self._file)):  # noqa: PTH208 - by number, not by name
+            self.close()
+            self._file = -1
 
     def look(self, at_s: float) -> None:
         """Take the lock if it is free; see who has it if it is not."""

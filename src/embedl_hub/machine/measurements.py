@@ -14,6 +14,7 @@ from embedl_hub.core.profile import (
     ColdStartResult,
     ConcurrentProfiler,
     ConcurrentResult,
+    SustainedProfiler,
     concurrent_model,
     log_document,
 )
@@ -51,6 +52,7 @@ _SECONDS_A_WINDOW = 0.5
 _WORKS: dict[type[Component], str] = {
     ColdStartProfiler: "embedl_hub.machine.measurements:cold_starts",
     ConcurrentProfiler: "embedl_hub.machine.measurements:run_together",
+    SustainedProfiler: "embedl_hub.machine.sustained:sustain",
 }
 
 

@@ -20,6 +20,7 @@ from embedl_hub.core.profile._profiler import (
     log_document,
     module_times,
 )
+from embedl_hub.core.profile._sustained import Progress, SustainedProfiler, SustainedResult, told, watching
 from embedl_hub.errors import ProfileError
 
 __all__ = [
@@ -36,9 +37,14 @@ __all__ = [
     "ProfileError",
     "Profiler",
     "ProfilingResult",
+    "Progress",
+    "SustainedProfiler",
+    "SustainedResult",
     "concurrent_model",
     "log_document",
     "module_times",
+    "told",
+    "watching",
 ]
 
 __getattr__, __dir__ = lazy_face(__name__, __all__)

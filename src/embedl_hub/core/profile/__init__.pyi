@@ -14,6 +14,11 @@ from embedl_hub.core.profile._profiler import Profiler as Profiler
 from embedl_hub.core.profile._profiler import ProfilingResult as ProfilingResult
 from embedl_hub.core.profile._profiler import log_document as log_document
 from embedl_hub.core.profile._profiler import module_times as module_times
+from embedl_hub.core.profile._sustained import Progress as Progress
+from embedl_hub.core.profile._sustained import SustainedProfiler as SustainedProfiler
+from embedl_hub.core.profile._sustained import SustainedResult as SustainedResult
+from embedl_hub.core.profile._sustained import told as told
+from embedl_hub.core.profile._sustained import watching as watching
 from embedl_hub.errors import ProfileError as ProfileError
 from embedl_hub.toolchains.executorch.components import ExecuTorchPairedProfiler as ExecuTorchPairedProfiler
 from embedl_hub.toolchains.executorch.components import ExecuTorchProfiler as ExecuTorchProfiler
