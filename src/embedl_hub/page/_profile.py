@@ -11,6 +11,7 @@ from embedl_device.statistics import PERCENTS, Interval, Verdict, mean_interval
 from embedl_hub.core.document import LayerRow, Metric, ProfileDocument, document_of, find_metric, in_order
 from embedl_hub.core.profile import ModuleTimes, module_times
 from embedl_hub.page._kinds import Table, table_of
+from embedl_hub.page._sustained import Chart, chart_of
 
 if TYPE_CHECKING:
     from embedl_hub.tracking import Run
@@ -67,6 +68,7 @@ class Profile:
     facts: tuple[tuple[str, str], ...] = ()
     missing: str | None = None  # why there are no layers, if there are none
     kind: Table | None = None  # what another kind of measurement than a profile found
+    sustained: Chart | None = None  # a load over time
 
     @property
     def top_unit(self) -> Group | None:
@@ -94,6 +96,7 @@ def profile_of(run: Run) -> Profile | None:
         facts=_facts(document),
         missing=missing if missing or layers or document.fact("kind") else "the document holds no layers",
         kind=table_of(document),
+        sustained=chart_of(document),
     )
 
 
@@ -110,7 +113,9 @@ def _headlines(run: Run, document: ProfileDocument, samples: Sequence[float]) ->
         else:
             # Only memory says how: a process may be asked for it in many ways.
             note = _param(run, "memory_method") if metric.unit == "MB" else None
-            yield Headline(metric, Interval(logged.value), note or "")
+            low, high = run.metric(f"{key}_low"), run.metric(f"{key}_high")
+            ends = (None, None) if low is None or high is None else (low.value, high.value)
+            yield Headline(metric, Interval(logged.value, *ends), note or "")
 
 
 def _tails(document: ProfileDocument) -> Iterator[TailRow]:

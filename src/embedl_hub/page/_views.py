@@ -128,6 +128,7 @@ def run_answer(scope: Scope, run: Run) -> Answer:
         charts |= {
             "layers": [[layer.name, layer.op_type, layer.compute_unit, layer.time_ms] for layer in profile.layers],
             "by_op_type": profile.by_op_type, "by_unit": profile.by_unit, "samples_ms": profile.samples_ms,
+            "sustained": profile.sustained,
         }  # fmt: skip
     context = {"run": run, "profile": profile, "lineage": lineage, "series": series, "charts": charts,
                "logs": _logs(run)}  # fmt: skip

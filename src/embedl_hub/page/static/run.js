@@ -57,6 +57,39 @@ function sampleChart() {
   };
 }
 
+/** One picture for all that happened over the load: panels above each other, one time below them. */
+function sustainedChart() {
+  const { panels, throttled_s, onset_s, fresh_s, steady_s } = data.sustained;
+  const gap = 0.06;
+  const height = (1 - gap * (panels.length - 1)) / panels.length;
+  const axis = { gridcolor: color("line"), zerolinecolor: color("line"), linecolor: color("line"), automargin: true };
+  const layout = { height: 60 + 150 * panels.length, hovermode: "x", dragmode: dragging(), shapes: [], showlegend: true,
+    legend: { orientation: "h", y: -0.08 }, xaxis: { ticksuffix: " s", anchor: "free", position: 0 } };
+  const traces = panels.flatMap((panel, place) => {
+    const end = 1 - place * (height + gap);
+    const name = place ? `y${place + 1}` : "y";
+    layout[place ? `yaxis${place + 1}` : "yaxis"] = { ...axis, domain: [Math.max(0, end - height), end], rangemode: "tozero",
+      title: { text: `${panel.title}, ${panel.unit}` } };
+    return panel.lines.map((line, number) => ({
+      type: "scatter", mode: "lines", x: line.x, y: line.y, yaxis: name, name: shortText(line.name, 32),
+      line: { color: seriesColor(number), width: 1.5 },
+      hovertemplate: `${shortText(line.name, 32)}: %{y:.4~g} ${panel.unit}<extra></extra>`,
+    }));
+  });
+  const band = (range, fill) => ({ type: "rect", yref: "paper", y0: 0, y1: 1, x0: range[0], x1: range[1], fillcolor: fill, opacity: 0.12, line: { width: 0 }, layer: "below" });
+  if (fresh_s) layout.shapes.push(band(fresh_s, color("good")));
+  if (steady_s) layout.shapes.push(band(steady_s, color("busy")));
+  for (const at of throttled_s) {
+    layout.shapes.push({ type: "line", yref: "paper", x0: at, x1: at, y0: 0, y1: 0.025, line: { color: color("bad"), width: 1.5 } });
+  }
+  if (onset_s) {
+    const at = (onset_s[0] + onset_s[1]) / 2;
+    layout.shapes.push({ type: "line", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: { color: color("bad"), width: 2, dash: "dash" } });
+    layout.annotations = [{ x: at, y: 1, yref: "paper", xanchor: "left", yanchor: "top", showarrow: false, text: ` throttled from ${at.toFixed(1)} s on`, font: { color: color("bad") } }];
+  }
+  return { traces, layout };
+}
+
 function seriesChart() {
   return {
     traces: Object.entries(data.series).map(([name, points], number) => ({
@@ -81,6 +114,7 @@ function drawAll() {
     const byCount = [...data.by_op_type].sort((one, two) => two.count - one.count);
     draw("chart-op-count", () => groupChart(byCount, (group) => group.count, "%{customdata}: %{x}<extra></extra>"));
   }
+  if (data.sustained?.panels.length) draw("chart-sustained", sustainedChart);
   if (data.samples_ms?.length) draw("chart-samples", sampleChart);
   if (Object.keys(data.series).length) draw("chart-series", seriesChart);
 }
