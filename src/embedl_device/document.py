@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -14,20 +15,30 @@ from embedl_device.arrays import Arrays, check_feed, load_samples, made_up_feed
 from embedl_device.models import Loaded, Models
 from embedl_device.program import AnyModel, models_of, say, turns_of
 from embedl_device.rounds import Plan, judge_rounds, queue_clock, take_rounds, take_samples
-from embedl_device.statistics import Judgement, judge, summarize, tail_facts
+from embedl_device.statistics import Judgement, judge, summarize, tail_facts, tails
+
+# A fast model is run a million times in a minute; the numbers are of all, and nobody needs every one of them kept.
+MOST_SAMPLES_KEPT = 200_000
 
 
 def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float, model: Path) -> Dict[str, Any]:
     """Time a function by the plan and return the document's common part."""
     before = board.state()
-    say(program, "measuring, at most {:g} s".format(plan.max_seconds + plan.max_warmup_seconds))
-    samples = take_samples(run, plan)
+    goal_words = "" if plan.until is None else " until {}".format(plan.until)
+    say(program, "measuring{}, at most {:g} s".format(goal_words, plan.max_seconds + plan.max_warmup_seconds))
+    samples = take_samples(run, plan, tell=lambda words: say(program, words))
     after = board.state()
     judgement = judge(
         samples.times_us, board.throttling_between(before, after), board.unreadable_in(after), samples.unsettled_after
     )
+    goal = goal_of(plan, samples.times_us)
+    if goal is not None and not goal["reached"]:
+        judgement = judgement._replace(reason="{}; {}".format(judgement.reason, goal["text"]))
+    every = math.ceil(len(samples.times_us) / MOST_SAMPLES_KEPT)
     return {
         **common_facts(program, judgement, before, after),
+        **({} if goal is None else {"goal": goal}),
+        **({} if every == 1 else {"samples_kept": "every {}th of {}".format(every, len(samples.times_us))}),
         "model": {"file_name": model.name, "size_bytes": model.stat().st_size},
         "latency_ms": summarize(samples.times_us, 1e3)._asdict(),
         "tails": tail_facts(samples.times_us),
@@ -35,10 +46,31 @@ def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float
         "first_latency_ms": samples.first_us / 1e3,
         "warmup": len(samples.warmup_us),
         "iterations": len(samples.times_us),
-        "samples_us": samples.times_us,
+        "samples_us": samples.times_us[::every],
         "warmup_us": samples.warmup_us,
         "method": plan.method(),
     }
+
+
+def goal_of(plan: Plan, times_us: Sequence[float]) -> Optional[Dict[str, Any]]:
+    """Return what became of the goal of a plan, in words; None for a plan without one."""
+    if plan.percent is None:
+        return None
+    tail = tails(times_us, [plan.percent])[0]
+    is_reached = tail.high is not None and len(times_us) >= plan.iterations
+    if is_reached and tail.value is not None and tail.high is not None:
+        counted = "" if tail.effective == tail.samples else ", counted as {:,}".format(tail.effective)
+        text = "p{} is {:.4g} ms, at most {:.4g} ms with 99 % confidence ({:,} samples{})".format(
+            plan.percent, tail.value / 1e3, tail.high / 1e3, tail.samples, counted
+        )
+    else:
+        missing = max(tail.needed, plan.iterations) - len(times_us)
+        text = "the {:g} s were over before the bound of p{} was supported: about {:,} more samples are needed".format(
+            plan.max_seconds, plan.percent, max(1, missing)
+        )
+    title = "MLPerf single stream: " if plan.until == "mlperf" else ""
+    metric = "latency_p{}".format(plan.percent)
+    return {"until": plan.until, "metric": metric, "reached": is_reached, "text": title + text}
 
 
 def common_facts(program: str, judgement: Judgement, before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:

@@ -71,6 +71,10 @@ class Program:
         parser = self.command("profile", work, "measure latency, memory and layers of a model")
         _add_data(parser)
         _add_plan(parser)
+        until = (
+            "measure until the samples support the 99 %% bound of this percentile, or by MLPerf's single-stream rules"
+        )
+        parser.add_argument("--until", choices=("p90", "p95", "p99", "mlperf"), help=until)
         parser.add_argument("--layer-runs", type=int, default=10, help="profiled runs; 0 for no layers (%(default)s)")
         return parser
 
@@ -178,9 +182,13 @@ def _describe(package: str, missing: Answer, ask: Callable[[], Answer]) -> Answe
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
     """Return how much to measure."""
-    from embedl_device.rounds import Plan
+    from embedl_device.rounds import MAX_SECONDS, MAX_SECONDS_UNTIL, Plan
 
-    return Plan(arguments.iterations, arguments.min_seconds, arguments.max_seconds, arguments.max_warmup_seconds)
+    until = getattr(arguments, "until", None)
+    longest = MAX_SECONDS if until is None else MAX_SECONDS_UNTIL
+    max_seconds = longest if arguments.max_seconds is None else arguments.max_seconds
+    plan = Plan(arguments.iterations, arguments.min_seconds, max_seconds, arguments.max_warmup_seconds)
+    return plan if until is None else plan.measuring_until(until)
 
 
 def turns_of(arguments: argparse.Namespace) -> Turns:
@@ -286,7 +294,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=positive, default=100, help="at least so many samples (%(default)s)")
     parser.add_argument("--min-seconds", type=float, default=1.0, help="at least so long (%(default)s)")
-    parser.add_argument("--max-seconds", type=float, default=30.0, help="at most so long (%(default)s)")
+    parser.add_argument("--max-seconds", type=float, help="at most so long (30; 600 with --until)")
     parser.add_argument("--max-warmup-seconds", type=float, default=5.0, help="end of the warm-up (%(default)s)")
 
 

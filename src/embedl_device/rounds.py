@@ -14,7 +14,18 @@ import random
 import time
 from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from embedl_device.statistics import BOUND_RULE, PERCENTILE_RULE, Judgement, judge_ratios, percentile, without_waiting
+from embedl_device.errors import BoardError
+from embedl_device.statistics import (
+    BOUND_RULE,
+    PERCENTILE_RULE,
+    Judgement,
+    Tail,
+    fewest_samples,
+    judge_ratios,
+    percentile,
+    tails,
+    without_waiting,
+)
 
 _WINDOW_RUNS = 5
 _WINDOWS_THAT_MUST_AGREE = 3
@@ -23,31 +34,71 @@ SEED = 20_263
 _FEWEST_LOADS = 5
 _ROUNDS_AFTER_LOADING = 3
 
+# What a profile may measure until, and the percentile whose bound it then has.
+UNTIL = {"p90": 90, "p95": 95, "p99": 99, "mlperf": 90}
+MAX_SECONDS = 30.0
+# Unless told otherwise; a bound may take longer than a median is worth.
+MAX_SECONDS_UNTIL = 600.0
+# MLPerf's rules for single stream.
+_MLPERF = "mlperf"
+_MLPERF_QUERIES = 1024
+_MLPERF_SECONDS = 60.0
+MLPERF_RULES = (
+    "MLPerf single stream: at least {:,} queries and {:g} s, one after another; the result is the 90th percentile with "
+    "its 99 % bound".format(_MLPERF_QUERIES, _MLPERF_SECONDS)
+)
+_NEXT_LOOK = 1.25
+_SECONDS_BETWEEN_WORDS = 10.0
+
 Load = Callable[[Sequence[int]], Sequence[Callable[[], object]]]
 
 
 class Plan(NamedTuple):
     """How much to measure: at least so many samples and so long, at most ``max_seconds``.
 
-    The warm-up ends after ``max_warmup_seconds`` even if the times still change.
+    The warm-up ends after ``max_warmup_seconds`` even if the times still change. ``until`` is a word of `UNTIL`: then
+    samples are taken until they support the bound of its percentile.
     """
 
     iterations: int = 100
     min_seconds: float = 1.0
-    max_seconds: float = 30.0
+    max_seconds: float = MAX_SECONDS
     max_warmup_seconds: float = 5.0
+    until: Optional[str] = None
+
+    def measuring_until(self, until: str) -> Plan:
+        """Return the plan with a goal; MLPerf's rules bring their own least numbers."""
+        if until not in UNTIL:
+            raise BoardError("A profile measures until {}, not {!r:.50}.".format(", ".join(UNTIL), until))
+        if until != _MLPERF:
+            return self._replace(until=until)
+        least_s = max(self.min_seconds, _MLPERF_SECONDS)
+        if self.max_seconds < least_s:
+            raise BoardError(
+                "MLPerf's rules ask for {:g} s at least, and the measurement may take {:g} s at most. "
+                "Allow more with max_seconds (--max-seconds).".format(least_s, self.max_seconds)
+            )
+        return self._replace(until=until, iterations=max(self.iterations, _MLPERF_QUERIES), min_seconds=least_s)
+
+    @property
+    def percent(self) -> Optional[int]:
+        """The percentile whose bound is the goal."""
+        return None if self.until is None else UNTIL[self.until]
 
     def method(self) -> Dict[str, str]:
         """Return the rules in words and numbers, for the report."""
+        goal = "" if self.percent is None else " and a bound of p{} that the samples support".format(self.percent)
+        rules = {"rules": MLPERF_RULES} if self.until == _MLPERF else {}
         return {
+            **rules,
             "clock": "perf_counter_ns around each run, profiling off",
             "warmup_rule": (
                 "until the medians of {} windows of {} runs agree within {:.0%}, at most {:g} s".format(
                     _WINDOWS_THAT_MUST_AGREE, _WINDOW_RUNS, _WINDOWS_AGREE_WITHIN, self.max_warmup_seconds
                 )
             ),
-            "stop_rule": "at least {} samples and {:g} s, at most {:g} s".format(
-                self.iterations, self.min_seconds, self.max_seconds
+            "stop_rule": "at least {} samples and {:g} s{}, at most {:g} s".format(
+                self.iterations, self.min_seconds, goal, self.max_seconds
             ),
             "percentile_rule": PERCENTILE_RULE,
             "bound_rule": BOUND_RULE,
@@ -68,8 +119,38 @@ class Samples(NamedTuple):
         return None if self.is_warm else len(self.warmup_us)
 
 
-def take_samples(run: Callable[[], object], plan: Plan, clock_ns: Callable[[], int] = time.perf_counter_ns) -> Samples:
-    """Time a function: once cold, then until it is warm, then for the record."""
+class _Goal:
+    """Whether the samples support the bound of a percentile; looked at rarely, as that takes time and caches."""
+
+    def __init__(self, percent: int) -> None:
+        self._percent = percent
+        self.next_look = fewest_samples(percent)
+        self.tail: Optional[Tail] = None
+
+    def is_reached(self, times: Sequence[float]) -> bool:
+        """Look, and set when to look next: after a quarter more samples, or as many as seem to be needed."""
+        self.tail = tails(times, [self._percent])[0]
+        likely = min(self.tail.needed, 2 * len(times))
+        self.next_look = max(likely, math.ceil(_NEXT_LOOK * len(times)))
+        return self.tail.high is not None
+
+    def words(self, count: int) -> str:
+        """Say how far it is."""
+        if self.tail is None:
+            return "{} samples of {}".format(count, self.next_look)
+        return "{} samples, about {} needed".format(count, max(count + 1, self.tail.needed))
+
+
+def take_samples(
+    run: Callable[[], object],
+    plan: Plan,
+    clock_ns: Callable[[], int] = time.perf_counter_ns,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Samples:
+    """Time a function: once cold, then until it is warm, then for the record.
+
+    ``tell`` hears how far a plan with a goal is, now and then.
+    """
 
     def timed() -> float:
         start = clock_ns()
@@ -82,12 +163,28 @@ def take_samples(run: Callable[[], object], plan: Plan, clock_ns: Callable[[], i
     while not is_warm(warmup) and clock_ns() < deadline:
         warmup.append(timed())
     times: List[float] = []
+    goal = None if plan.percent is None else _Goal(plan.percent)
     start = clock_ns()
+    told_s = 0.0
     while True:
         times.append(timed())
         spent_s = (clock_ns() - start) / 1e9
-        if spent_s >= plan.max_seconds or (len(times) >= plan.iterations and spent_s >= plan.min_seconds):
-            return Samples(first, warmup, is_warm(warmup), times)
+        is_enough = len(times) >= plan.iterations and spent_s >= plan.min_seconds
+        if spent_s >= plan.max_seconds or (is_enough and goal is None):
+            break
+        if goal is None:
+            continue
+        is_told = spent_s >= told_s + _SECONDS_BETWEEN_WORDS
+        if is_told:
+            told_s = spent_s
+            tell("{}, {:.0f} s of at most {:g} s".format(goal.words(len(times)), spent_s, plan.max_seconds))
+        is_look = is_enough and len(times) >= goal.next_look
+        if is_look and goal.is_reached(times):
+            break
+        if is_told or is_look:
+            # What was done meanwhile has left the caches full of other things.
+            run()
+    return Samples(first, warmup, is_warm(warmup), times)
 
 
 def is_warm(times_us: Sequence[float]) -> bool:

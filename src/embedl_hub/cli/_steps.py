@@ -246,6 +246,8 @@ def _show(run: Run) -> None:
         rows.append(("INT8 predicted", text))
     if "from_cache" in run.params and run.params["from_cache"].value:
         rows.append(("from cache", "yes: the same model was compiled with the same options before"))
+    if "goal" in run.params:
+        rows.append(("goal", str(run.params["goal"].value)))
     if "verdict" in run.params:
         reason = run.params.get("verdict_reason")
         rows.append(("verdict", f"{run.params['verdict'].value}: {reason.value if reason else ''}"))

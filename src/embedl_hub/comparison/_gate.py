@@ -134,10 +134,18 @@ def _value(run: Run, metric: str) -> float:
     logged = run.metric(metric)
     if logged is None:
         names = {logged.name for logged in run.metrics}
-        raise ConfigError(f"Run {run.id} ({run.status}) has no metric {metric!r}; it has: {quoted_list(names)}.")
+        why = _why_none(run, metric)
+        raise ConfigError(f"Run {run.id} ({run.status}) has no metric {metric!r}{why}; it has: {quoted_list(names)}.")
     if not math.isfinite(logged.value) or logged.value <= 0:
         raise ConfigError(f"{metric} of run {run.id} is {logged.value}; a ratio needs numbers above zero.")
     return logged.value
+
+
+def _why_none(run: Run, metric: str) -> str:
+    """Return why a profile has no such percentile or bound, in brackets; nothing where nobody says."""
+    percentile = metric.removeprefix("latency_").removesuffix("_high")
+    reason = document_of(run)[0].fact("tails", percentile, "reason")
+    return f" ({reason}; profile with --until {percentile})" if isinstance(reason, str) else ""
 
 
 def _turned(ratio: Ratio, *, is_more_better: bool) -> Ratio:

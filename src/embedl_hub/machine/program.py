@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embedl_device import DOCUMENT_FORMAT
+from embedl_device.rounds import MAX_SECONDS, UNTIL
 from embedl_device.statistics import Ratio, paired_ratio, rank, without_waiting
 from embedl_hub.core.answer import Form, check_form, parse_answer
 from embedl_hub.core.document import ProfileDocument
@@ -115,14 +116,31 @@ def log_model(ctx: HubContext, model: CompiledModel, runtime: str) -> Path:
 
 
 def profile_there(
-    machine: Machine[MeasuringConfig], runtime: Runtime, model: AnyPath, arguments: Sequence[AnyPath]
+    machine: Machine[MeasuringConfig],
+    runtime: Runtime,
+    model: AnyPath,
+    arguments: Sequence[AnyPath],
+    until: str | None = None,
 ) -> dict[str, Any]:
-    """Let the device program measure a model that is there, and return its document."""
+    """Let the device program measure a model that is there, and return its document.
+
+    ``until`` is what it measures until, where that is not what the device says.
+    """
     config = machine.config
-    plan = [*_plan(config, config.iterations, 1), "--layer-runs", str(config.layer_runs)]
+    plan = [*_plan(config, config.iterations, 1, until or config.until), "--layer-runs", str(config.layer_runs)]
     answer = call_program(machine, runtime, "profile", ["--model", model, *arguments, *plan])
     _check_format(answer, machine)
     return answer
+
+
+def refuse_until(until: str | None, config: MeasuringConfig | None, who: str) -> None:
+    """Refuse a goal where somebody else's program measures, which cannot be told one."""
+    goal = until or (None if config is None else config.until)
+    if goal is not None:
+        raise RefusedError(
+            f"{who} cannot measure until {goal!r}: it knows numbers of runs and seconds, not what its samples support. "
+            "Leave until out and give the device more iterations, or profile where a device program runs."
+        )
 
 
 def log_kernels(ctx: HubContext, answer: Mapping[str, Any], more: Sequence[str] = ()) -> None:
@@ -380,12 +398,18 @@ def _log_shapes(ctx: HubContext, rows: Sequence[Mapping[str, Any]]) -> None:
         _LOG.warning("The models read inputs of different shapes, and a ratio of them is of that too: %s.", words)
 
 
-def _plan(config: MeasuringConfig, samples: int, models: int) -> list[str]:
+def _plan(config: MeasuringConfig, samples: int, models: int, until: str | None = None) -> list[str]:
     """Return how much to measure; the config's longest time is for each model."""
-    return [
-        "--iterations", str(samples), "--min-seconds", str(config.min_seconds),
-        "--max-seconds", str(config.max_seconds * models), "--max-warmup-seconds", str(config.max_warmup_seconds),
-    ]  # fmt: skip
+    plan = ["--iterations", str(samples), "--min-seconds", str(config.min_seconds)]
+    plan += ["--max-warmup-seconds", str(config.max_warmup_seconds)]
+    if until is not None:
+        if until not in UNTIL:
+            raise RefusedError(f"until is one of {quoted_list(UNTIL)}, not {until!r:.50}.")
+        plan += ["--until", until]
+    # For a goal the program allows longer, unless the device says how long.
+    if until is None or config.max_seconds != MAX_SECONDS:
+        plan += ["--max-seconds", str(config.max_seconds * models)]
+    return plan
 
 
 def _waiting_share(rows: Sequence[Mapping[str, Any]]) -> float | None:

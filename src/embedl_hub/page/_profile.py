@@ -103,13 +103,18 @@ def profile_of(run: Run) -> Profile | None:
 def _headlines(run: Run, document: ProfileDocument, samples: Sequence[float]) -> Iterator[Headline]:
     for key in in_order({metric.name for metric in run.metrics if math.isfinite(metric.value)}):
         metric, logged = find_metric(key), run.metric(key)
-        if logged is None or not metric.column or metric.key != key:
+        is_goal = document.fact("goal", "metric") == key
+        if logged is None or not (metric.column or is_goal) or metric.key != key:
             continue
         if metric.statistic == "mean":
             yield Headline(metric, mean_interval(logged.value, samples))
         elif metric.statistic == 50.0:
             summary = document.latency_ms
             yield Headline(metric, Interval(logged.value, summary.median_low, summary.median_high))
+        elif is_goal:
+            high = getattr(document.latency_ms, f"{key.removeprefix('latency_')}_high", None)
+            bound = "" if high is None else f"at most {high:.4g} ms with 99 % confidence"
+            yield Headline(metric, Interval(logged.value), bound)
         else:
             # Only memory says how: a process may be asked for it in many ways.
             note = _param(run, "memory_method") if metric.unit == "MB" else None
@@ -155,6 +160,7 @@ _FACTS = (
     ("governor", ("environment", "before", "governor")),
     ("temperature before, °C", ("environment", "before", "temperature_c")),
     ("temperature after, °C", ("environment", "after", "temperature_c")),
+    ("rules", ("method", "rules")), ("goal", ("goal", "text")), ("samples kept", ("samples_kept",)),
     ("clock", ("method", "clock")), ("warm-up rule", ("method", "warmup_rule")), ("stop rule", ("method", "stop_rule")),
     ("percentiles", ("method", "percentile_rule")), ("bounds of percentiles", ("method", "bound_rule")),
 )  # fmt: skip

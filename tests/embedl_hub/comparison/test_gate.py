@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.runs import profile_run, samples
 
+from embedl_device.statistics import summarize, tail_facts
 from embedl_hub.comparison import Decision, GateResult, gate, junit_xml
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import LoggedMetric, Run, RunStatus
@@ -111,6 +112,34 @@ def test_more_is_better_for_rates(make: Make) -> None:
     assert _ask(machine, metric="fps").decision is Decision.WORSE
     machine.true_us["candidate"] = 900.0
     assert _ask(machine, metric="fps").decision is Decision.OK
+
+
+def test_a_percentile_is_held_against_a_percentile(tmp_path: Path) -> None:
+    """With the error that its samples tell; a run of too few for it says how many, and how to get them."""
+
+    def profile(name: str, center_us: float) -> Run:
+        number = len(list(tmp_path.iterdir()))
+        times = samples(center_us, count=1000, spread=0.05, seed=number)
+        told = summarize(times, 1e3)
+        values = {"latency_p99": told.p99 or 0.0, "latency_p99_high": told.p99_high or 0.0}
+        return profile_run(tmp_path, f"{name}-{number}", times, metrics=values)
+
+    centers = {"base": 1000.0, "alike": 1000.0, "slow": 1300.0}
+    runs = {name: profile(name, center) for name, center in centers.items()}
+
+    def again(run: Run) -> Run:
+        name = run.id.partition("-")[0]
+        return profile(name, centers[name])
+
+    for metric in ("latency_p99", "latency_p99_high"):
+        for name, decision in (("alike", Decision.OK), ("slow", Decision.WORSE)):
+            result = gate(runs[name], runs["base"], metric=metric, measure_again=again)
+            assert result.decision is decision
+            assert min(pair.error for pair in result.pairs) > 0
+    few = samples(1000, count=200)
+    short = profile_run(tmp_path, "short", few, tails=tail_facts(few))
+    with pytest.raises(ConfigError, match="p99 needs 662 samples, there are 200; profile with --until p99"):
+        gate(short, runs["base"], metric="latency_p99")
 
 
 def test_without_a_fresh_baseline_every_repeat_must_agree(make: Make) -> None:

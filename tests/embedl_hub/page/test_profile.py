@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from support import recorded
 from support.recorded import Recorded
 
 from embedl_device.statistics import Interval
-from embedl_hub.page._profile import profile_of
+from embedl_hub.page._profile import TailRow, profile_of
 from embedl_hub.tracking import Client, RunType, Store
 
 
@@ -37,6 +38,35 @@ def test_the_mean_lies_in_its_interval_and_the_samples_decide_its_width(shown: R
     assert mean.low < mean.value < mean.high
     spread = statistics.stdev(profile.samples_ms)
     assert mean.high - mean.low < 2 * spread
+
+
+def test_percentiles_come_with_bounds_or_with_the_reason(tmp_path: Path) -> None:
+    """What was measured until something has its percentile among the headlines."""
+    content = {
+        "latency_ms": {"p90": 2.0, "p90_high": 2.5, "p99": 4.0},
+        "tails": {
+            "p90": {"samples": 700, "effective": 700, "needed": 64, "reason": None},
+            "p95": "nonsense",
+            "p99": {"samples": 700, "effective": 300, "needed": 1600, "reason": "slow ones come together"},
+        },
+        "goal": {"until": "mlperf", "metric": "latency_p90", "reached": True, "text": "p90 is 2 ms"},
+    }
+    with Store(tmp_path / "home") as store:
+        client = Client("p", store)
+        (tmp_path / "profile.json").write_text(json.dumps(content))
+        with client.start_run(RunType.PROFILE, "profile") as run:
+            run.log_artifact(tmp_path / "profile.json", name="output_file")
+            run.log_metric("latency_p90", 2.0)
+            run.log_metric("latency_p99", 4.0)
+        client.close()
+        profile = profile_of(store.run(run.id))
+    assert profile is not None
+    assert profile.tails == (
+        TailRow("p90", 2.0, 2.5, 700, 700),
+        TailRow("p99", 4.0, None, 700, 300, "slow ones come together"),
+    )
+    (headline,) = profile.headlines
+    assert (headline.metric.key, headline.note) == ("latency_p90", "at most 2.5 ms with 99 % confidence")
 
 
 def test_a_run_that_is_no_profile_has_none(shown: Recorded) -> None:

@@ -14,6 +14,7 @@ from embedl_hub.clouds.aws.config import AWSConfig
 from embedl_hub.clouds.aws.service import PACKAGE, SPEC, Farm, vendor
 from embedl_hub.core.profile import ProfileError
 from embedl_hub.machine.machine import zipped
+from embedl_hub.machine.program import refuse_until
 from embedl_hub.refusal import RefusedError, refusals_as
 from embedl_hub.toolchains.tflite import benchmark
 from embedl_hub.toolchains.tflite.components import TFLiteProfiler, TFLiteProfilingResult
@@ -105,12 +106,15 @@ def unpacked(content: bytes) -> dict[str, bytes]:
     return found
 
 
-def profile_model(ctx: HubContext, model: TFLiteCompiledModel, *, device: str | None) -> TFLiteProfilingResult:
+def profile_model(
+    ctx: HubContext, model: TFLiteCompiledModel, *, device: str | None, until: str | None
+) -> TFLiteProfilingResult:
     """Measure on a phone of the service; costs money by the minute."""
     vendor()
     with refusals_as(ProfileError):
         found = ctx.find_device(device or "")
         config = found.get_provider_config(AWSConfig, TFLiteProfiler) or AWSConfig()
+        refuse_until(until, config, "benchmark_model on a phone of AWS Device Farm")
         graph = log_model(ctx, model)
         content = packed(ctx.bring_here(model.path), Path(config.benchmark_model).expanduser())
         timed = benchmark.run_flags(config, config.benchmark_args, xnnpack=config.xnnpack)

@@ -76,9 +76,11 @@ def profile_model(
     device: str | None,
     require_provider: str | None,
     input_data: Mapping[str, np.ndarray] | None,
+    until: str | None,
 ) -> ONNXRuntimeProfilingResult:
     """Profile in the cloud; ``require_provider`` is proven by the compute units the vendor reports."""
     with refusals_as(ProfileError), scratch_folder() as scratch:
+        program.refuse_until(until, None, "Qualcomm AI Hub")
         packed, graph = _packed(ctx, model, scratch)
         data = None if input_data is None else jobs.data_entries(input_data, onnx_file.inputs_of(graph))
         service = Service(ctx, device, ONNXRuntimeProfiler, ProfileError)

@@ -66,9 +66,12 @@ def compile_model(
     return TFLiteCompiledModel.from_current_run(ctx)
 
 
-def profile_model(ctx: HubContext, model: TFLiteCompiledModel, *, device: str | None) -> TFLiteProfilingResult:
+def profile_model(
+    ctx: HubContext, model: TFLiteCompiledModel, *, device: str | None, until: str | None
+) -> TFLiteProfilingResult:
     """Profile in the cloud, on data that the vendor makes up."""
     with refusals_as(ProfileError):
+        program.refuse_until(until, None, "Qualcomm AI Hub")
         tflite.log_model(ctx, model)
         service = Service(ctx, device, TFLiteProfiler, ProfileError)
         job, raw = service.profile(service.upload_model(ctx.bring_here(model.path)), None)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
+from embedl_device.rounds import MAX_SECONDS, UNTIL
 from embedl_hub import accelerators
 from embedl_hub.core.device._runner import AnyPath, CommandRunner
-from embedl_hub.errors import ConfigError
+from embedl_hub.errors import ConfigError, quoted_list
 
 if TYPE_CHECKING:
     from embedl_hub.paths import RemotePath
@@ -47,7 +48,11 @@ class MeasuringConfig(ProviderConfig):
     threads: int | None = field(default=None, kw_only=True)
     iterations: int = field(default=100, kw_only=True)  # a profile takes at least so many samples,
     min_seconds: float = field(default=1.0, kw_only=True)  # and measures at least so long,
-    max_seconds: float = field(default=30.0, kw_only=True)  # but never longer than this
+    # but never longer than this; for ``until`` ten minutes, unless another number is given
+    max_seconds: float = field(default=MAX_SECONDS, kw_only=True)
+    # Measure until the samples support the 99 % bound of ``p90``, ``p95`` or ``p99``, or by MLPerf's single-stream
+    # rules (``mlperf``); None does not
+    until: str | None = field(default=None, kw_only=True)
     max_warmup_seconds: float = field(default=5.0, kw_only=True)  # the warm-up ends here even if the times still change
     # Profiled runs for the layers, after the measurement; 0 leaves the layers out.
     layer_runs: int = field(default=10, kw_only=True)
@@ -59,6 +64,8 @@ class MeasuringConfig(ProviderConfig):
             value = getattr(self, name)
             if value is not None and (isinstance(value, str) or value < least):
                 raise ConfigError(f"{name} must be at least {least}, not {value!r}.")
+        if self.until is not None and self.until not in UNTIL:
+            raise ConfigError(f"until is one of {quoted_list(UNTIL)}, not {self.until!r}.")
 
 
 # Prints "key=value" lines; every line is optional. $1 is the artifact root or nothing.

@@ -208,6 +208,8 @@ def log_document(ctx: HubContext, document: ProfileDocument, *, written: Path | 
     if document.judgement is not None:
         client.log_param("verdict", document.judgement.verdict.value)
         client.log_param("verdict_reason", document.judgement.reason)
+    if isinstance(goal := document.fact("goal", "text"), str):
+        client.log_param("goal", goal)
     client.log_param("memory_method", document.memory_method)
     client.log_param("runtime_version", document.runtime.version)
 

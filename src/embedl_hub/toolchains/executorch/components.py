@@ -59,6 +59,20 @@ class ExecuTorchProfilingResult(ProfilingResult):
 class ExecuTorchProfiler(Profiler[ExecuTorchCompiledModel, ExecuTorchProfilingResult]):
     """Measures a compiled model in ExecuTorch on a device."""
 
+    def run(
+        self, ctx: HubContext, model: ExecuTorchCompiledModel, *, device: str | None = None, until: str | None = None
+    ) -> ExecuTorchProfilingResult:
+        """Measure a model.
+
+        Args:
+            ctx: An open context.
+            model: A compiled model.
+            device: A device on the context; the first compatible one when not given.
+            until: Measure until the samples support the 99 % bound of p90, p95 or p99, or by MLPerf's rules for single
+                stream (mlperf); what the device says when not given.
+        """
+        raise NoProviderError
+
 
 class ExecuTorchPairedProfiler(PairedProfiler[ExecuTorchCompiledModel]):
     """Measures compiled models in turns in ExecuTorch on a device."""

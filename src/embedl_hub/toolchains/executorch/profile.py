@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def profile_model(
-    ctx: HubContext, machine: Machine[ExecuTorchConfig], model: ExecuTorchCompiledModel
+    ctx: HubContext, machine: Machine[ExecuTorchConfig], model: ExecuTorchCompiledModel, *, until: str | None
 ) -> ExecuTorchProfilingResult:
     """Measure a model on a machine with the device program."""
     with refusals_as(ProfileError):
         operators = log_model(ctx, model)
-        answer = program.profile_there(machine, RUNTIME, machine.send(model.path), settings(machine.config))
+        answer = program.profile_there(machine, RUNTIME, machine.send(model.path), settings(machine.config), until)
     document = completed(ProfileDocument.from_json(answer), operators, machine.title)
     document = with_modules(document, source_of(ctx, model))
     log_document(ctx, document)

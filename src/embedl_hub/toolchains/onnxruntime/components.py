@@ -91,6 +91,7 @@ class ONNXRuntimeProfiler(Component):
         device: str | None = None,
         require_provider: str | None = None,
         input_data: Mapping[str, np.ndarray] | None = None,
+        until: str | None = None,
     ) -> ONNXRuntimeProfilingResult:
         """Measure a model.
 
@@ -100,6 +101,8 @@ class ONNXRuntimeProfiler(Component):
             device: A device on the context; the first compatible one when not given.
             require_provider: An execution provider of ONNX Runtime; the run fails if a node runs elsewhere.
             input_data: Arrays by input name to measure on; made up from the model's shapes when not given.
+            until: Measure until the samples support the 99 % bound of p90, p95 or p99, or by MLPerf's rules for single
+                stream (mlperf); what the device says when not given.
         """
         raise NoProviderError
 

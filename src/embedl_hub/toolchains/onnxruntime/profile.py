@@ -50,6 +50,7 @@ def profile_model(
     *,
     require_provider: str | None,
     input_data: Arrays | None,
+    until: str | None,
 ) -> ONNXRuntimeProfilingResult:
     """Measure a model on a machine."""
     with refusals_as(ProfileError):
@@ -57,7 +58,7 @@ def profile_model(
         args = program.data_arguments(machine, inputs_of(compiled), input_data)
         trace = machine.folder / "trace.json"
         args += ["--keep-trace", str(trace), *_settings(machine, require_provider)]
-        answer = program.profile_there(machine, RUNTIME, program.send_model(machine, model.path, local), args)
+        answer = program.profile_there(machine, RUNTIME, program.send_model(machine, model.path, local), args, until)
         if machine.config.layer_runs > 0:
             machine.get(trace, ctx.artifact_dir / "trace.json")
             ctx.client.log_artifact(ctx.artifact_dir / "trace.json", name="trace")

@@ -83,6 +83,7 @@ class OpenVINOProfiler(Component):
         device: str | None = None,
         require_provider: str | None = None,
         input_data: Mapping[str, np.ndarray] | None = None,
+        until: str | None = None,
     ) -> OpenVINOProfilingResult:
         """Measure a model.
 
@@ -92,6 +93,8 @@ class OpenVINOProfiler(Component):
             device: A device on the context; the first compatible one when not given.
             require_provider: A device of OpenVINO, such as GPU; the run fails if a layer runs elsewhere.
             input_data: Arrays by input name to measure on; made up from the model's shapes when not given.
+            until: Measure until the samples support the 99 % bound of p90, p95 or p99, or by MLPerf's rules for single
+                stream (mlperf); what the device says when not given.
         """
         raise NoProviderError
 

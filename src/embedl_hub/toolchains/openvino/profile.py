@@ -40,13 +40,14 @@ def profile_model(
     *,
     require_provider: str | None,
     input_data: Arrays | None,
+    until: str | None,
 ) -> OpenVINOProfilingResult:
     """Measure a model on a machine."""
     with refusals_as(ProfileError):
         local, graph = _log_and_read(ctx, model)
         args = program.data_arguments(machine, graph.inputs, input_data) + _settings(machine, require_provider)
         entry = program.send_model(machine, model.path, local, RUNTIME.model_suffix)
-        answer = program.profile_there(machine, RUNTIME, entry, args)
+        answer = program.profile_there(machine, RUNTIME, entry, args, until)
         document = completed(ProfileDocument.from_json(answer), source_of(ctx, model), machine.title)
     log_document(ctx, document)
     log_ran(ctx, answer)

@@ -18,6 +18,7 @@ from embedl_device.statistics import PERCENTS, Judgement, Summary, Verdict, fewe
 from embedl_hub.core.document import LayerRow, LayerTable, ProfileDocument, Runtime
 from embedl_hub.core.profile import ProfileError
 from embedl_hub.errors import CommandError, TransferError
+from embedl_hub.machine.program import refuse_until
 from embedl_hub.refusal import RefusedError, refusals_as
 from embedl_hub.toolchains.tflite.profile import completed, has_benchmark, keep_profile, log_model
 from embedl_hub.toolchains.tflite.profile import profile_model as profile_with_program
@@ -288,11 +289,14 @@ def first_table(contents: Iterable[bytes]) -> Table:
     raise RefusedError(" ".join(problems) or "benchmark_model wrote no profile.")
 
 
-def profile_model(ctx: HubContext, machine: Machine[LiteRTConfig], model: TFLiteCompiledModel) -> TFLiteProfilingResult:
+def profile_model(
+    ctx: HubContext, machine: Machine[LiteRTConfig], model: TFLiteCompiledModel, *, until: str | None
+) -> TFLiteProfilingResult:
     """Measure a model with the board's own benchmark_model, or with the device program where it has none."""
     if not has_benchmark(machine):
-        return profile_with_program(ctx, machine, model)
+        return profile_with_program(ctx, machine, model, until=until)
     with refusals_as(ProfileError):
+        refuse_until(until, machine.config, f"benchmark_model on {machine.title}")
         graph = log_model(ctx, model)
         entry = str(machine.send(model.path))
         stdout = _call(machine, [f"--graph={entry}", *_run_flags(machine)])

@@ -68,6 +68,20 @@ class TFLiteProfilingResult(ProfilingResult):
 class TFLiteProfiler(Profiler[TFLiteCompiledModel, TFLiteProfilingResult]):
     """Measures a compiled model in TFLite on a device."""
 
+    def run(
+        self, ctx: HubContext, model: TFLiteCompiledModel, *, device: str | None = None, until: str | None = None
+    ) -> TFLiteProfilingResult:
+        """Measure a model.
+
+        Args:
+            ctx: An open context.
+            model: A compiled model.
+            device: A device on the context; the first compatible one when not given.
+            until: Measure until the samples support the 99 % bound of p90, p95 or p99, or by MLPerf's rules for single
+                stream (mlperf); what the device says when not given.
+        """
+        raise NoProviderError
+
 
 class TFLitePairedProfiler(PairedProfiler[TFLiteCompiledModel]):
     """Measures compiled models in turns in TFLite on a device."""

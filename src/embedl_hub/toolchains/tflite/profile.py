@@ -67,12 +67,14 @@ DRIVER = Driver(
 )
 
 
-def profile_model(ctx: HubContext, machine: Machine[LiteRTConfig], model: TFLiteCompiledModel) -> TFLiteProfilingResult:
+def profile_model(
+    ctx: HubContext, machine: Machine[LiteRTConfig], model: TFLiteCompiledModel, *, until: str | None
+) -> TFLiteProfilingResult:
     """Measure a model on a machine with the device program."""
     with refusals_as(ProfileError):
         graph = log_model(ctx, model)
         args = [*program.data_arguments(machine, graph.inputs, None), *settings(machine.config)]
-        answer = program.profile_there(machine, RUNTIME, machine.send(model.path), args)
+        answer = program.profile_there(machine, RUNTIME, machine.send(model.path), args, until)
     return keep_profile(ctx, model, completed(ProfileDocument.from_json(answer), graph, model, machine.title))
 
 

@@ -179,3 +179,13 @@ def test_rules_are_json_and_read_in_order() -> None:
     assert [json.loads(rule["value"]) for rule in rules] == [["Google"], "IOS"]
     with pytest.raises(ConfigError, match="ATTRIBUTE:OPERATOR:VALUE"):
         AWSConfig(PROJECT, "tool", attributes=("Pixel",))
+
+
+def test_a_goal_is_refused_before_anything_is_sent(
+    stubs: Stubber, phone: Device, compiled: dict[str, TFLiteCompiledModel], tmp_path: Path
+) -> None:
+    """The phone's own program measures."""
+    words = "AWS Device Farm cannot measure until 'mlperf'"
+    with HubContext("aws", [phone], home=tmp_path / "home") as ctx, pytest.raises(ProfileError, match=words):
+        TFLiteProfiler().run(ctx, compiled["float"], until="mlperf")
+    stubs.assert_no_pending_responses()

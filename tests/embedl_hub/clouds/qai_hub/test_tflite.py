@@ -82,6 +82,8 @@ def test_a_job_that_fails_is_told_with_its_id(
     with temporary_context([phone]) as ctx:
         with pytest.raises(CompileError, match=r"compile job j\d+ failed: the chip caught fire"):
             TFLiteCompiler().run(ctx, source)
+        with pytest.raises(ProfileError, match="Qualcomm AI Hub cannot measure until 'p99'"):
+            TFLiteProfiler().run(ctx, compiled["float"], until="p99")
         with pytest.raises(ProfileError, match=r"profile job j\d+ failed: the chip caught fire"):
             TFLiteProfiler().run(ctx, compiled["float"])
         last = ctx.client.store.runs()[0]  # type: ignore[union-attr]

@@ -86,6 +86,7 @@ def test_a_file_that_is_not_there_has_no_devices(tmp_path: Path) -> None:
         ("[devices.a]\ntype = 'embedl_onnxruntime'\nssh = {}", "host"),
         ("[devices.a]\ntype = 'embedl_onnxruntime'\nssh = {host='h', prot=1}", "has 'prot'; known: "),
         ("[devices.a]\ntype = 'local'\nconfig = {threads = 0}", "device 'a': threads must be at least 1"),
+        ("[devices.a]\ntype = 'local'\nconfig = {until = 'p98'}", "device 'a': until is one of 'mlperf', 'p90'"),
         ("[devices.a]\ntype = 'local'\nconfig = 3", "must be a table"),
         ("[devices.a]\ntype = 'local'\nrunner = 'ssh'", "is reached by 'local', 'none', not 'ssh'"),
         ("[devices.a]\ntype = 'qai_hub'\nconfig = {api_token = 'x'}", "secrets have no place"),

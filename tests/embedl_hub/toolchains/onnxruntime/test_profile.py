@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from embedl_hub.core.device import Device, SSHCommandRunner
 from embedl_hub.core.profile import ONNXRuntimeProfiler, ONNXRuntimeProfilingResult, ProfileError
 from embedl_hub.testing import check_provider, temporary_context
 from embedl_hub.tracking import RunStatus
+
+MakeDevice = Callable[..., Device]
 
 
 def test_the_providers_conform(device: Device, model: Path) -> None:
@@ -63,6 +66,28 @@ def test_a_p99_of_few_samples_is_not_told(device: Device, model: Path) -> None:
         assert result.iterations is not None
         assert (result.latency_p99 is None) == (result.iterations.value < 662)
         assert (result.latency_p90 is None) == (result.iterations.value < 64)
+
+
+def test_it_measures_until_a_percentile_has_its_bound(
+    model: Path, make_board: MakeDevice, board: SSHCommandRunner
+) -> None:
+    """The run says what came of it, and where the time ran out first also the verdict; the record says the rule."""
+    device = make_board(board, max_seconds=2.0, layer_runs=0)
+    with temporary_context([device]) as ctx:
+        compiled = ONNXRuntimeCompiler().run(ctx, model)
+        result = ONNXRuntimeProfiler().run(ctx, compiled, until="p90")
+        document = json.loads(result.output_file.local().read_text())  # type: ignore[union-attr]
+        goal, stored = document["goal"], ctx.client.store.run(result.output_file.run_id)  # type: ignore[union-attr]
+        assert (goal["until"], goal["metric"]) == ("p90", "latency_p90")
+        assert goal["reached"] == (result.latency_p90_high is not None)
+        assert goal["reached"] or goal["text"] in str(result.verdict_reason)
+        assert stored.params["goal"].value == goal["text"]
+        assert stored.params["until"].value == "p90"
+        assert "a bound of p90 that the samples support, at most 2 s" in document["method"]["stop_rule"]
+        with pytest.raises(ProfileError, match=r"until is one of 'mlperf', 'p90', 'p95', 'p99', not 'p50'"):
+            ONNXRuntimeProfiler().run(ctx, compiled, until="p50")
+        with pytest.raises(ProfileError, match="ask for 60 s at least, and the measurement may take 2 s at most"):
+            ONNXRuntimeProfiler().run(ctx, compiled, until="mlperf")
 
 
 def test_a_model_of_open_shape_is_measured_on_data(device: Device, tmp_path: Path) -> None:

@@ -134,7 +134,10 @@ def test_a_board_with_only_googles_benchmark(
         assert {"raw", "operators", "output_file"} <= set(run.artifacts)
         with pytest.raises(InvokeError, match="benchmark_model, which measures"):
             TFLiteInvoker().run(ctx, compiled["float"], {})
+        with pytest.raises(ProfileError, match="benchmark_model on device 'board' cannot measure until 'p99'"):
+            TFLiteProfiler().run(ctx, compiled["float"], until="p99")
     assert result.latency.value == pytest.approx(0.3325)
+    assert result.latency_p95 is None, "of 50 runs, also by the tool's own word"
     assert result.latency_median is not None
     assert result.latency_median.value == pytest.approx(0.331)
     assert result.load_time is not None
