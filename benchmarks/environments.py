@@ -34,6 +34,7 @@ NNCF = Environment("nncf_onnx", _NNCF)
 NNCF_OPENVINO = Environment("nncf_openvino", ("nncf==3.4.0", "openvino==2026.4.1", "onnx==1.23.2", "numpy==2.4.6"))
 MODELOPT = Environment("modelopt_onnx", _MODELOPT)
 TORCHAO = Environment("torchao_pt2e", _TORCHAO)
+LOADGEN = Environment("loadgen", ("mlcommons_loadgen==6.0.17",))
 ALL = {
     "MLflow": MLFLOW,
     "onnxruntime.quantization": ORT,
@@ -41,6 +42,7 @@ ALL = {
     "NNCF for OpenVINO": NNCF_OPENVINO,
     "ModelOpt": MODELOPT,
     "torchao": TORCHAO,
+    "LoadGen": LOADGEN,
 }
 
 
