@@ -66,7 +66,10 @@ def test_doctor_tells_the_family(emulated: _GET, name: str, family: str, u8s8: s
     assert found["probe"]["u8s8"] == u8s8
 
 
-@pytest.mark.parametrize("command", ["compile", "profile", "pair", "run-inference"])
+@pytest.mark.parametrize(
+    "command",
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in ("compile", "pair", "run-inference")), "profile"],
+)
 def test_a_file_that_needs_exact_kernels_is_refused_by_others(
     emulated: _GET, command: str, model: Path, data: Path, tmp_path: Path
 ) -> None:

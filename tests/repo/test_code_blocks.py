@@ -18,10 +18,16 @@ from support.sshd import SSHServer
 
 _LIMIT_S = 500
 _RUN = [page for page in PAGES if any(block.is_run for block in blocks(page))]
+# It trains a network, and every step of it is tested on its own.
+_SLOW = "from-nothing.md"
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", _RUN, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name == _SLOW else []) for page in _RUN],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_code_blocks_run(
     page: Path, tmp_path: Path, request: pytest.FixtureRequest, new_server: Callable[..., SSHServer]
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -18,6 +20,7 @@ def run(name: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_coverage(tmp_path: Path) -> None:
     """One model of each library, as a table and as data."""
     out = run("coverage.py", "--only", "resnet18", "hf:bert", "--json", str(tmp_path / "rows.json"))
@@ -27,6 +30,7 @@ def test_coverage(tmp_path: Path) -> None:
     assert rows["hf:bert"]["left"] == {"Embedding": 3}
 
 
+@pytest.mark.slow
 def test_cost() -> None:
     """One round on small cases."""
     assert "from embedl_deploy import transform, after torch" in run("bench_transform.py", "--quick")

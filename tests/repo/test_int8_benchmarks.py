@@ -39,6 +39,7 @@ def test_help(name: str, tmp_path: Path) -> None:
     assert "usage:" in run(name, tmp_path, "--help")
 
 
+@pytest.mark.slow
 def test_a_toy_is_quantized_and_raced(tmp_path: Path) -> None:
     """Our file of a small network loads, runs in integers alone and stays near float."""
     told = tmp_path / "rows.json"
@@ -77,6 +78,7 @@ def test_inputs_that_try_to_break_a_file(tmp_path: Path) -> None:
     assert row["largest_pair_8_bits"] > 32767 >= row["largest_pair"]
 
 
+@pytest.mark.slow
 def test_training_and_calibration_are_timed(tmp_path: Path) -> None:
     """One round on the CPU."""
     told = tmp_path / "rows.json"
@@ -89,6 +91,7 @@ def test_training_and_calibration_are_timed(tmp_path: Path) -> None:
     assert row["training"] > 0
 
 
+@pytest.mark.slow
 def test_costs_are_counted(tmp_path: Path) -> None:
     """One pass for all methods against one, and memory at few and many pictures."""
     out = run(

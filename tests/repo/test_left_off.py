@@ -35,8 +35,9 @@ def run_tests(folder: Path, **environment: str) -> subprocess.CompletedProcess[s
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT / 'tests'}\naddopts = -ra -n 2\n")
     inherited = {name: value for name, value in os.environ.items() if name not in ("CI", REQUIRE_ALL)}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(folder)],
-        cwd=folder, env={**inherited, **environment}, capture_output=True, text=True, check=False, timeout=200,
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", str(folder)],
+        cwd=folder, env={**inherited, **environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True,
+        text=True, check=False, timeout=200,
     )  # fmt: skip
 
 

@@ -8,16 +8,11 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from support.acknowledged import SCRIPTS, Fact, is_there
 
 from embedl_hub.tracking import RunStatus, Store, reindex
-
-if TYPE_CHECKING:
-    pass
-
-KILLS = 50
 
 
 def killed_while_logging(home: Path, seed: int, moment: random.Random) -> list[Fact]:
@@ -52,11 +47,12 @@ def check(home: Path, facts: list[Fact]) -> Counter[str]:
     return Counter(run.status for run in runs.values())
 
 
-def test_fifty_killed_processes_lose_nothing_that_was_acknowledged(home: Path) -> None:
+@pytest.mark.parametrize("kills", [15, pytest.param(50, marks=pytest.mark.slow)])
+def test_killed_processes_lose_nothing_that_was_acknowledged(home: Path, kills: int) -> None:
     """After each kill -9 the store opens, the run is marked, and all is there, before and after a rebuild."""
     moment = random.Random(20260411)  # noqa: S311 - a repeatable choice of moments
     facts: list[Fact] = []
-    for seed in range(KILLS):
+    for seed in range(kills):
         of_this = killed_while_logging(home, seed, moment)
         check(home, of_this)
         facts += of_this
@@ -66,8 +62,8 @@ def test_fifty_killed_processes_lose_nothing_that_was_acknowledged(home: Path) -
     reindex(home)
     statuses = check(home, facts)
     # The kills hit runs in the middle, and the test is not about empty runs.
-    assert statuses[RunStatus.KILLED] >= KILLS // 2
-    assert len(facts) > KILLS * 5
+    assert statuses[RunStatus.KILLED] >= kills // 2
+    assert len(facts) > kills * 5
     with Store(home) as store:
         killed = store.runs("status = 'KILLED'")
         assert all("process ended without finishing" in str(run.error) for run in killed)

@@ -60,7 +60,7 @@ def test_kernels_are_those_of_the_real_file(here: Device, model: Path, tmp_path:
         assert sorted(str(node["outputs"]) for node in found) == sorted(str(node["outputs"]) for node in wanted)
 
 
-@pytest.mark.parametrize("activations", ["uint8", "int8"])
+@pytest.mark.parametrize("activations", ["uint8", pytest.param("int8", marks=pytest.mark.slow)])
 def test_probes_run_and_int8_ones_in_integers(activations: str, tmp_path: Path) -> None:
     """No float convolution or product of weights is left in an INT8 probe; all files together are small."""
     made = probe_models(ProbesRequest("", activations=activations), tmp_path)
