@@ -8,7 +8,7 @@ That counts samples as independent. Where they are not, slow ones come together,
 against independence decide first, at a level that independent samples do not reach, so that these keep LoadGen's bound.
 Where one fails, the samples count as n over how much more the number of slow ones varies from one stretch to the next
 than it would if they were independent. Looked at are stretches of every length and slow ones by several thresholds:
-above the percentile few samples are left to tell, and what is slow only now and then shows further up.
+where few samples are left above the percentile lower ones help, and what is slow only now and then shows further up.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _CONFIDENCE = 0.99
 _LEVELS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 _LARGEST_PART = 0.5
 _FEWEST_SLOW = 4
+# So many samples above the percentile, or above a lower threshold, tell enough: none lower is needed.
+_ENOUGH_SLOW = 200
 _FEWEST_STRETCHES = 8
 # Standard deviations of a normal number; the largest of all tests together exceeds it in 1 of 10,000 independent runs.
 _SIGNIFICANT = 4.25
@@ -193,10 +195,10 @@ class _Level(NamedTuple):
 def _levels(samples: Floats, part: float) -> Iterator[_Level]:
     import numpy as np
 
-    count = len(samples)
+    count, number = len(samples), 0
     ordered = np.sort(samples)
     for multiple in _LEVELS:
-        if part * multiple > _LARGEST_PART:
+        if part * multiple > _LARGEST_PART or (multiple > 1 and number >= _ENOUGH_SLOW):
             return
         threshold = ordered[count - 1 - int(part * multiple * count)]
         slow = samples > threshold
