@@ -109,15 +109,15 @@ def tail_facts(values: Sequence[float]) -> Dict[str, Dict[str, object]]:
 def _tail(values: Sequence[float], ordered: Sequence[float], percent: int) -> Tail:
     count, fewest = len(values), fewest_samples(percent)
     if count < fewest:
-        reason = "p{} needs {} samples, there are {}".format(percent, fewest, count)
+        reason = "p{} needs {} samples, there are {:,}".format(percent, fewest, count)
         return Tail(percent, None, None, count, count, fewest, reason)
     value = nearest_rank(ordered, percent)
     effective = effective_number(values, percent)
     if effective < fewest:
         needed = math.ceil(fewest * count / max(1, effective))
         reason = (
-            "p{} needs {} independent samples; slow ones come together, so that {} samples count as {}: "
-            "about {} would do".format(percent, fewest, count, effective, _rounded(needed))
+            "p{} needs {} independent samples; slow ones come together, so that {:,} samples count as {:,}: "
+            "about {:,} would do".format(percent, fewest, count, effective, _rounded(needed))
         )
         return Tail(percent, value, None, count, effective, needed, reason)
     # The share that is left out is that of as many independent samples; no more than a whole sample of it.

@@ -198,7 +198,7 @@ def _compared(run: Run, missing: str | None) -> ComparedRun:
 
 
 def _differing_params(runs: Sequence[Run]) -> tuple[FactRow, ...]:
-    names = sorted({name for run in runs for name in run.params if name not in {"verdict", "verdict_reason"}})
+    names = sorted({name for run in runs for name in run.params if name not in {"verdict", "verdict_reason", "goal"}})
     rows = [FactRow(name, tuple(_text(_param(run, name)) for run in runs)) for name in names]
     return tuple(row for row in rows if row.differs or (row.is_partly_unknown and not row.name.startswith("$")))
 
