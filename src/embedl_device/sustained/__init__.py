@@ -6,9 +6,11 @@ the same wherever it is read.
 
 from embedl_device.sustained._command import JOURNAL, LOG, PROGRESS, sustained
 from embedl_device.sustained._document import document_of
+from embedl_device.sustained._energy import Series, energy_from, integrated
 from embedl_device.sustained._journal import Recording, parse_journal
 from embedl_device.sustained._onset import Onset, find_onset
 
 __all__ = [
-    "JOURNAL", "LOG", "PROGRESS", "Onset", "Recording", "document_of", "find_onset", "parse_journal", "sustained",
+    "JOURNAL", "LOG", "PROGRESS", "Onset", "Recording", "Series", "document_of", "energy_from", "find_onset",
+    "integrated", "parse_journal", "sustained",
 ]  # fmt: skip

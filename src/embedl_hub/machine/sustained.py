@@ -13,10 +13,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from embedl_device.errors import BoardError
-from embedl_device.sustained import JOURNAL, LOG, PROGRESS, Recording, document_of, parse_journal
+from embedl_device.sustained import JOURNAL, LOG, PROGRESS, document_of
 from embedl_hub.core.answer import Form, check_form, parse_answer
 from embedl_hub.core.document import ProfileDocument
-from embedl_hub.core.profile import Progress, SustainedProfiler, SustainedResult, log_document, told
+from embedl_hub.core.profile import (
+    Progress,
+    SustainedProfiler,
+    SustainedResult,
+    log_document,
+    read_journal,
+    told,
+)
 from embedl_hub.errors import CommandError, ConnectError, DeviceError, TrackingError
 from embedl_hub.machine import program
 from embedl_hub.machine.driver import driven
@@ -24,8 +31,6 @@ from embedl_hub.paths import RemotePath
 from embedl_hub.refusal import RefusedError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
 
     from embedl_hub.core.component import CompiledModel
@@ -41,7 +46,6 @@ _QUICK_S = 60.0
 _LOST_S = 15.0
 # Its process may be starting, or swapped out: so long it may be silent before a first word of progress.
 _FIRST_WORD_S = 60.0
-_MOST_JOURNAL_BYTES = 64_000_000
 _MOST_ERROR = 800
 
 # $1 the run's folder: its progress, then whether its process is there.
@@ -61,25 +65,6 @@ _PROGRESS: Form = {
     "latency_ms?": float,
     "temperature_c?": float,
     "error?": str,
-}
-_START: Form = {
-    "program": str,
-    "version": str,
-    "clock_s": float,
-    "plan": {"seconds": float, "idle_seconds": float},
-    "model": {"file_name": str},
-    "power_problems?": [str],
-    "power_sources?": [str],
-    "warnings?": [str],
-    "board?": object,
-}
-_END: Form = {
-    "stopped": str,
-    "missed?": int,
-    "peak_memory_mb?": float,
-    "memory_method?": str,
-    "last?": {"end_s": [float], "us": [float]},
-    "lease?": {"own_from_s?": float, "shared_from_s?": float},
 }
 
 
@@ -109,6 +94,7 @@ def sustain(
             program.call_program(machine, driver.runtime, "sustain", args)
         _await(machine, folder, collect or ctx.client.run.id)
         document = _brought(machine, folder, options.get("power_source"))
+        ctx.client.log_artifact(machine.scratch / JOURNAL, name="journal")
         _keep(ctx, machine, document)
     _remove(machine.runner, folder)
     if collect is not None:
@@ -201,22 +187,11 @@ def _brought(machine: Machine[Any], folder: RemotePath, power_source: str | None
     except DeviceError as error:
         raise RefusedError(f"The load on {machine.title} left no journal: {error} Its log: {folder / LOG}") from error
     try:
-        return document_of(_read(local), () if power_source is None else (power_source,))
+        return document_of(read_journal(local), () if power_source is None else (power_source,))
     except (ValueError, ArithmeticError) as error:
         raise RefusedError(f"The journal of {machine.title} cannot be used: {error}.") from error
     except BoardError as error:
         raise RefusedError(str(error)) from error
-
-
-def _read(path: Path) -> Recording:
-    if (size := path.stat().st_size) > _MOST_JOURNAL_BYTES:
-        raise ValueError(f"it has {size} bytes, too many to read")
-    with path.open("rb") as file:
-        recording = parse_journal(file)
-    check_form(recording.start, _START, "its first line")
-    if recording.end is not None:
-        check_form(recording.end, _END, "its last line")
-    return recording
 
 
 def _keep(ctx: HubContext, machine: Machine[Any], document: dict[str, Any]) -> None:

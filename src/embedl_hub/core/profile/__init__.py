@@ -1,6 +1,7 @@
 """Profilers: how fast a compiled model is on a device. The toolchains' own names are found on use."""
 
 from embedl_hub.core.faces import lazy_face
+from embedl_hub.core.profile._journal import read_journal
 from embedl_hub.core.profile._kinds import (
     ColdStartProfiler,
     ColdStartResult,
@@ -9,6 +10,7 @@ from embedl_hub.core.profile._kinds import (
     ConcurrentResult,
     concurrent_model,
 )
+from embedl_hub.core.profile._meter import Metered, MeterRecord, metered, read_meter
 from embedl_hub.core.profile._profiler import (
     ModuleTime,
     ModuleTimes,
@@ -29,6 +31,8 @@ __all__ = [
     "ConcurrentModel",
     "ConcurrentProfiler",
     "ConcurrentResult",
+    "MeterRecord",
+    "Metered",
     "ModuleTime",
     "ModuleTimes",
     "PairedModel",
@@ -42,7 +46,10 @@ __all__ = [
     "SustainedResult",
     "concurrent_model",
     "log_document",
+    "metered",
     "module_times",
+    "read_journal",
+    "read_meter",
     "told",
     "watching",
 ]
