@@ -19,9 +19,10 @@ def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     say(PROGRAM, "loading {}".format(arguments.model))
     model, load_us, feed, data = load_timed(lambda: Model(arguments.model, settings), arguments)
     document = measured(PROGRAM, model.runner(feed), plan_of(arguments), load_us, arguments.model)
+    memory = model.memory()
     del model
     layers = _layers(arguments, settings, feed)
-    return dict(document, data=data, layers=layers, placement=None, **runtime_facts(settings))
+    return dict(document, data=data, layers=layers, memory=memory, placement=None, **runtime_facts(settings))
 
 
 def load(path: Path, settings: Settings, arguments: Namespace, *, is_alone: bool) -> Loaded:  # noqa: ARG001 - as all

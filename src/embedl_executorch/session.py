@@ -17,6 +17,7 @@ import numpy as np
 
 from embedl_device.arrays import Arrays, Tensor
 from embedl_device.errors import BoardError, first_words
+from embedl_device.heap import allocated_bytes, grown
 from embedl_device.readers import UnreadableError, parse_json
 
 PROGRAM = "embedl-executorch"
@@ -96,7 +97,10 @@ class Model:
         try:
             verification = module.Verification.InternalConsistency
             load = module._load_program  # noqa: SLF001 - it has no other
+            self._heap = [allocated_bytes()]
             self._program = load(str(path), enable_etdump=trace, program_verification=verification)
+            # Its planned buffers are allocated now; what its delegates take comes with the method and the first run.
+            self._heap.append(allocated_bytes())
             self._method = self._program.load_method(METHOD)
             meta = self._method.method_meta()
             names = _names(self._program)
@@ -131,6 +135,17 @@ class Model:
         """
         tensors, call = self._tensors(feed), self._method.call
         return lambda: call(tensors, clone_outputs=False)
+
+    def memory(self) -> Dict[str, Any]:
+        """Return what loading and running the program allocated, by the C library's count."""
+        before, loaded, now = self._heap[0], self._heap[1], allocated_bytes()
+        arena = grown(before, loaded)
+        reason = None if arena is not None else "the C library of this system does not count what is allocated"
+        return {
+            "method": "the C library's count of what ExecuTorch allocated for the program's planned buffers",
+            "arena_bytes": arena, "allocated_bytes": grown(before, now), "peak_layer": None, "rows": [],
+            "missing_because": reason,
+        }  # fmt: skip
 
     def trace(self) -> bytes:
         """Return the runtime's own event dump of the runs so far."""

@@ -8,6 +8,7 @@ from typing import Any, Dict
 
 from embedl_device.arrays import Arrays
 from embedl_device.document import load_timed, measured
+from embedl_device.heap import allocated_bytes, grown
 from embedl_device.models import Loaded
 from embedl_device.program import plan_of, run_on_samples, say
 from embedl_litert.profiler import NoLayersError, as_rows, profile_layers
@@ -17,11 +18,16 @@ from embedl_litert.session import PROGRAM, Model, Settings, runtime_version
 def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     """Measure a model and return the document."""
     say(PROGRAM, "loading {}".format(arguments.model))
+    before = allocated_bytes()
     model, load_us, feed, data = load_timed(lambda: Model(arguments.model, settings), arguments)
-    document = measured(PROGRAM, model.runner(feed), plan_of(arguments), load_us, arguments.model)
+    run = model.runner(feed)
+    # Before it runs: kernels give some of their small tensors memory of their own then.
+    arena = model.memory()
+    document = measured(PROGRAM, run, plan_of(arguments), load_us, arguments.model)
+    memory = dict(arena, allocated_bytes=grown(before, allocated_bytes()))
     del model
     layers = _layers(arguments, settings, feed)
-    return dict(document, data=data, layers=layers, placement=None, **runtime_facts(settings))
+    return dict(document, data=data, layers=layers, memory=memory, placement=None, **runtime_facts(settings))
 
 
 def load(path: Path, settings: Settings, arguments: Namespace, *, is_alone: bool) -> Loaded:  # noqa: ARG001 - as all

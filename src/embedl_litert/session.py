@@ -12,6 +12,7 @@ import numpy as np
 
 from embedl_device.arrays import Arrays, Tensor
 from embedl_device.errors import BoardError, first_words
+from embedl_litert.memory import arena_of, missing
 
 PROGRAM = "embedl-litert"
 DISTRIBUTION = "ai-edge-litert"
@@ -99,6 +100,13 @@ class Model:
             self._interpreter.set_tensor(value["index"], np.ascontiguousarray(feed[name]))
         invoke: Callable[[], object] = self._interpreter.invoke
         return invoke
+
+    def memory(self) -> Dict[str, Any]:
+        """Return what the runtime shows of its arena."""
+        try:
+            return arena_of(self._interpreter)
+        except (AttributeError, KeyError, TypeError, RuntimeError) as error:
+            return missing("this version of LiteRT does not show it: {}".format(first_words(error)))
 
 
 def _tensor(value: Dict[str, Any]) -> Tensor:

@@ -25,6 +25,7 @@ from embedl_device.models import Loaded
 from embedl_device.program import plan_of, run_on_samples, say
 from embedl_device.readers import parse_json
 from embedl_device.statistics import percentile
+from embedl_onnxruntime.memory import ArenaState, LayerArena, arena_state, memory_of, missing
 from embedl_onnxruntime.session import CPU, PROGRAM, Model, Settings, kernels, runtime
 
 _KERNEL = b"_kernel_time"
@@ -35,6 +36,7 @@ _EVENT = re.compile(
 _FIELD = {
     name: re.compile(rb'"' + name.encode() + rb'" ?: ?"([^"]*)"') for name in ("op_name", "provider", "node_index")
 }
+_HELD = re.compile(rb'"mem_arena_held" ?: ?"(\d{1,18})"')
 _RUN = re.compile(rb'"dur" ?: ?(\d+),.*"name" ?: ?"model_run"')
 # The runtime keeps at most a million events and drops the rest in silence.
 _MOST_EVENTS = 500_000
@@ -59,14 +61,17 @@ class Trace(NamedTuple):
     run_us: float
     first_run_us: float
     unreadable_lines: int
+    arena: Sequence[LayerArena] = ()  # the arena after each node of the first run, where the runtime tells
+    held_bytes: int = 0  # what it held at the end
 
 
 class _Sum:
-    __slots__ = ("_last_run", "calls", "op_type", "provider", "runs_us")
+    __slots__ = ("_last_run", "arena", "calls", "op_type", "provider", "runs_us")
 
-    def __init__(self, op_type: str, provider: str) -> None:
+    def __init__(self, op_type: str, provider: str, arena: Optional[ArenaState] = None) -> None:
         self.op_type = op_type
         self.provider = provider
+        self.arena = arena
         self.runs_us = array("d")
         self.calls = 0
         self._last_run = -1
@@ -84,7 +89,7 @@ class _Sum:
 def read_trace(path: Path) -> Trace:
     """Sum up a profile file per node."""
     sums: Dict[Tuple[bytes, bytes], _Sum] = {}
-    runs, run_us, first_run_us, unreadable = 0, 0.0, 0.0, 0
+    runs, run_us, first_run_us, unreadable, held = 0, 0.0, 0.0, 0, 0
     with path.open("rb") as file:
         for line in file:
             event = _EVENT.match(line)
@@ -93,7 +98,11 @@ def read_trace(path: Path) -> Trace:
                 key = (event[2], _field(args, "node_index"))
                 found = sums.get(key)
                 if found is None:
-                    found = sums[key] = _Sum(_text(_field(args, "op_name")), _text(_field(args, "provider")))
+                    state = arena_state(args)
+                    found = _Sum(_text(_field(args, "op_name")), _text(_field(args, "provider")), state)
+                    sums[key] = found
+                held_now = _HELD.search(args)
+                held = held if held_now is None else max(held, int(held_now[1]))
                 found.add(int(event[1]), runs)
             elif b'"model_run"' in line:
                 run = _RUN.search(line)
@@ -107,7 +116,12 @@ def read_trace(path: Path) -> Trace:
         Layer(_unescaped(name), found.op_type, found.provider, sum(found.runs_us), found.calls, found.runs_us)
         for (name, _), found in sums.items()
     ]
-    return Trace(layers, runs, run_us, first_run_us, unreadable)
+    arena = [
+        LayerArena(_unescaped(name), found.op_type, found.provider, found.arena)
+        for (name, _), found in sums.items()
+        if found.arena is not None
+    ]
+    return Trace(layers, runs, run_us, first_run_us, unreadable, arena, held)
 
 
 def _field(args: bytes, name: str) -> bytes:
@@ -156,11 +170,11 @@ def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     warnings = model.warnings
     document = measured(PROGRAM, model.runner(feed), plan_of(arguments), load_us, arguments.model)
     del model
-    layers = _layers(arguments, settings, feed)
+    layers, memory = _layers(arguments, settings, feed)
     if placement is None and layers["rows"]:
         placement = _placement_from(layers["rows"])
         check_placement(placement, settings, required)
-    facts = {"data": data, "layers": layers, "placement": placement, "warnings": warnings}
+    facts = {"data": data, "layers": layers, "memory": memory, "placement": placement, "warnings": warnings}
     return dict(document, **facts, **runtime_facts(settings))
 
 
@@ -217,9 +231,10 @@ def runtime_facts(settings: Settings) -> Dict[str, Any]:
     }
 
 
-def _layers(arguments: Namespace, settings: Settings, feed: Arrays) -> Dict[str, Any]:
+def _layers(arguments: Namespace, settings: Settings, feed: Arrays) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Return what the time went into, and what the memory did."""
     if arguments.layer_runs < 1:
-        return {"rows": [], "runs": 0}
+        return {"rows": [], "runs": 0}, missing("no layers were profiled (--layer-runs 0)")
     # Beside what is kept, so that whoever removes that folder removes everything, also after a crash.
     beside = None if arguments.keep_trace is None else str(arguments.keep_trace.parent)
     folder = Path(tempfile.mkdtemp(prefix="embedl-onnxruntime-", dir=beside))
@@ -233,7 +248,8 @@ def _layers(arguments: Namespace, settings: Settings, feed: Arrays) -> Dict[str,
         trace = read_trace(path)
         if arguments.keep_trace is not None:
             path.replace(arguments.keep_trace)
-        return _as_rows(trace)
+        providers = [layer.provider for layer in trace.layers]
+        return _as_rows(trace), memory_of(trace.arena, trace.held_bytes, runtime().__version__, providers)
     finally:
         shutil.rmtree(str(folder), ignore_errors=True)
 

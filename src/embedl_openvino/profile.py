@@ -10,6 +10,7 @@ from embedl_device import board
 from embedl_device.arrays import Arrays
 from embedl_device.document import load_timed, measured
 from embedl_device.errors import BoardError
+from embedl_device.heap import allocated_bytes, grown
 from embedl_device.models import Loaded
 from embedl_device.program import plan_of, run_on_samples, say
 from embedl_device.statistics import percentile
@@ -26,20 +27,30 @@ from embedl_openvino.session import (
 )
 
 Placement = Dict[str, List[Dict[str, str]]]
+_NO_MEMORY: Dict[str, Any] = {
+    "method": "the C library's count of what loading and running the model allocated",
+    "arena_bytes": None,
+    "peak_layer": None,
+    "rows": [],
+    "missing_because": "not told by OpenVINO: its release builds keep no figures of their memory",
+}
 
 
 def profile(arguments: Namespace, settings: Settings) -> Dict[str, Any]:
     """Measure a model and return the document."""
     check_available(arguments.require_provider)
     say(PROGRAM, "loading {} on {}".format(arguments.model, settings.device))
+    before = allocated_bytes()
     model, load_us, feed, data = load_timed(lambda: Model(arguments.model, settings), arguments)
     placement = _placement(model)
     check_placement(placement, settings, arguments.require_provider)
     ran = _ran(model)
     document = measured(PROGRAM, model.runner(feed), plan_of(arguments), load_us, arguments.model)
     document["model"]["size_bytes"] = size_of(arguments.model)
+    memory = dict(_NO_MEMORY, allocated_bytes=grown(before, allocated_bytes()))
     del model
-    facts = {"data": data, "layers": _layers(arguments, settings, feed), "placement": placement, "ran": ran}
+    layers = _layers(arguments, settings, feed)
+    facts = {"data": data, "layers": layers, "memory": memory, "placement": placement, "ran": ran}
     return dict(document, **facts, **runtime_facts(settings))
 
 

@@ -92,3 +92,53 @@ def one_node(
     tensors = [numpy_helper.from_array(array, name) for name, array in known.items() if not name.startswith("-")]
     graph = helper.make_graph([node], "one", given, ends_info, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def small_pte(buffer_bytes: int = 768) -> bytes:
+    """Return a program written by hand: two calls, three tensors of 256 bytes in a planned buffer, some constants."""
+    import flatbuffers  # type: ignore[import-untyped]
+
+    builder = flatbuffers.Builder(1024)
+
+    def table(*fields: tuple[str, int] | None) -> int:
+        """Write a table: each field is a way to put it and a value; None has its default."""
+        builder.StartObject(len(fields))
+        for slot, field in enumerate(fields):
+            if field is not None:
+                kind, value = field
+                put = (
+                    builder.PrependUOffsetTRelativeSlot if kind == "UOffset" else getattr(builder, f"Prepend{kind}Slot")
+                )
+                put(slot, value, -1 if kind not in {"UOffset", "Uint8", "Uint32", "Uint64"} else 0)
+        return int(builder.EndObject())
+
+    def vector(items: list[int], kind: str = "UOffset") -> int:
+        size = {"Int64": 8, "UOffset": 4}.get(kind, 4)
+        builder.StartVector(size, len(items), size)
+        for item in reversed(items):
+            builder.PrependUOffsetTRelative(item) if kind == "UOffset" else getattr(builder, f"Prepend{kind}")(item)
+        return int(builder.EndVector())
+
+    def tensor(offset: int) -> int:
+        allocation = table(("Uint32", 1), ("Uint32", offset), None)
+        sizes = vector([1, 64], "Int32")
+        own = table(("Int8", 6), None, ("UOffset", sizes), None, None, None, ("UOffset", allocation))
+        return table(("Uint8", 5), ("UOffset", own))
+
+    def call(*values: int) -> int:
+        kernel = table(("Int32", 0), ("UOffset", vector(list(values), "Int32")))
+        return table(("Uint8", 1), ("UOffset", kernel))
+
+    values = vector([tensor(0), tensor(256), tensor(512)])
+    names = vector([table(("UOffset", builder.CreateString("aten::relu")))])
+    chains = vector([table(None, None, ("UOffset", vector([call(0, 1), call(1, 2)])))])
+    inputs, outputs = vector([0], "Int32"), vector([2], "Int32")
+    sizes, name = vector([0, buffer_bytes], "Int64"), builder.CreateString("forward")
+    plan = table(
+        ("UOffset", name), None, ("UOffset", values), ("UOffset", inputs), ("UOffset", outputs), ("UOffset", chains),
+        ("UOffset", names), None, ("UOffset", sizes),
+    )  # fmt: skip
+    plans, segments = vector([plan]), vector([table(None, ("Uint64", 1000))])
+    root = table(("Uint32", 0), ("UOffset", plans), None, None, ("UOffset", segments))
+    builder.Finish(root, b"ET12")
+    return bytes(builder.Output())

@@ -550,12 +550,27 @@ def openvino() -> Reader:
     return Reader(read_graph, (RefusedError,), [numbered(0, OPENVINO)], file="net.xml", words=words)
 
 
+def pte() -> Reader:
+    """ExecuTorch programs."""
+    from embedl_hub.refusal import RefusedError
+    from embedl_hub.toolchains.executorch.memory import plan_file
+    from support.executorch import small_pte
+
+    return Reader(plan_file, (RefusedError,), [numbered(0, small_pte())], file="m.pte")
+
+
 def tflite() -> Reader:
     """TFLite files."""
     from embedl_hub.refusal import RefusedError
+    from embedl_hub.toolchains.tflite.config import LiteRTConfig
     from embedl_hub.toolchains.tflite.graph import read_graph
+    from embedl_hub.toolchains.tflite.memory import plan_file
 
-    return Reader(read_graph, (RefusedError,), [numbered(0, small_tflite())], file="m.tflite")
+    def read(file: Path) -> None:
+        read_graph(file)
+        plan_file(file, LiteRTConfig(xnnpack=False))
+
+    return Reader(read, (RefusedError,), [numbered(0, small_tflite())], file="m.tflite")
 
 
 def trtexec() -> Reader:
@@ -781,8 +796,9 @@ READERS: dict[str, Entry] = {
     "openvino": Entry((f"{_HUB}.toolchains.openvino.ir",), openvino),
     "plan": Entry((f"{_HUB}.fleet._plan",), plan),
     "pt2": Entry(("embedl_deploy._trace.archive", "embedl_device.exported"), pt2, 32768),
+    "pte": Entry((f"{_HUB}.toolchains.executorch.memory",), pte),
     "runtime-trace": Entry(("embedl_onnxruntime.profile",), runtime_trace),
     "sweep": Entry((f"{_HUB}.toml", f"{_HUB}.fleet._read", "tomllib"), sweep),
-    "tflite": Entry((f"{_HUB}.toolchains.tflite.graph",), tflite),
+    "tflite": Entry((f"{_HUB}.toolchains.tflite.graph", f"{_HUB}.toolchains.tflite.memory"), tflite),
     "trtexec": Entry((f"{_HUB}.toolchains.tensorrt.layers", f"{_HUB}.toolchains.tensorrt.log"), trtexec, 8192),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -54,3 +55,67 @@ def foreign_net() -> onnx.ModelProto:
 def pictures(count: int, size: tuple[int, int] = (8, 10), seed: int = 1) -> np.ndarray:
     """Return random pictures for the picture net."""
     return np.random.default_rng(seed).normal(size=(count, 3, *size)).astype(np.float32)
+
+
+def conv_tflite(size: int = 16, *, custom: bool = False) -> bytes:
+    """Return a TFLite file of four operators by hand: two convolutions, one that unfolds, their sum and its mean."""
+    import flatbuffers  # type: ignore[import-untyped]
+    from ai_edge_litert import schema_py_generated as schema
+
+    random = np.random.default_rng(0)
+    tensors: list[Any] = []
+    buffers = [schema.BufferT()]
+
+    def tensor(name: str, shape: list[int], values: np.ndarray | None = None) -> int:
+        made = schema.TensorT()
+        made.name, made.shape, made.buffer = name, shape, 0
+        made.type = schema.TensorType.INT32 if name == "axes" else schema.TensorType.FLOAT32
+        if values is not None:
+            buffer = schema.BufferT()
+            buffer.data = np.frombuffer(values.tobytes(), np.uint8)
+            made.buffer = len(buffers)
+            buffers.append(buffer)
+        tensors.append(made)
+        return len(tensors) - 1
+
+    def weight(name: str, *shape: int) -> int:
+        return tensor(name, list(shape), random.normal(size=shape).astype(np.float32))
+
+    codes: list[Any] = []
+
+    def operator(kind: str, inputs: list[int], output: int, options: Any) -> Any:
+        code = schema.OperatorCodeT()
+        number = getattr(schema.BuiltinOperator, kind)
+        code.builtinCode, code.deprecatedBuiltinCode, code.version = number, min(number, 127), 1
+        if kind == "CUSTOM":
+            code.customCode = "mine"
+        codes.append(code)
+        made = schema.OperatorT()
+        made.opcodeIndex, made.inputs, made.outputs = len(codes) - 1, inputs, [output]
+        if options is not None:
+            made.builtinOptionsType = getattr(schema.BuiltinOptions, type(options).__name__.removesuffix("T"))
+            made.builtinOptions = options
+        return made
+
+    def conv() -> Any:
+        options = schema.Conv2DOptionsT()
+        options.strideW = options.strideH = options.dilationWFactor = options.dilationHFactor = 1
+        return options
+
+    x, wide = tensor("x", [1, size, size, 8]), [1, size, size, 16]
+    first, second, total = tensor("first", wide), tensor("second", wide), tensor("total", wide)
+    mean = tensor("mean", [1, 16])
+    axes = tensor("axes", [2], np.array([1, 2], np.int32))
+    graph = schema.SubGraphT()
+    graph.operators = [
+        operator("CONV_2D", [x, weight("w1", 16, 3, 3, 8), weight("b1", 16)], first, conv()),
+        operator("CONV_2D", [first, weight("w2", 16, 1, 1, 16), weight("b2", 16)], second, conv()),
+        operator("CUSTOM" if custom else "ADD", [first, second], total, None if custom else schema.AddOptionsT()),
+        operator("MEAN", [total, axes], mean, schema.ReducerOptionsT()),
+    ]
+    graph.tensors, graph.inputs, graph.outputs = tensors, [x], [mean]
+    model = schema.ModelT()
+    model.version, model.subgraphs, model.operatorCodes, model.buffers = 3, [graph], codes, buffers
+    builder = flatbuffers.Builder(4096)
+    builder.Finish(model.Pack(builder), b"TFL3")
+    return bytes(builder.Output())

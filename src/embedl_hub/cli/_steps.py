@@ -244,6 +244,8 @@ def _show(run: Run) -> None:
         gain: Any = run.params["prediction"].value
         text = f"{gain['speedup']:.2f}x as fast as float ({gain['low']:.2f} to {gain['high']:.2f})"
         rows.append(("INT8 predicted", text))
+    if "memory_fit" in run.params:
+        rows.append(("memory", str(run.params["memory_fit"].value)))
     if "from_cache" in run.params and run.params["from_cache"].value:
         rows.append(("from cache", "yes: the same model was compiled with the same options before"))
     if "goal" in run.params:

@@ -27,7 +27,7 @@ from embedl_hub.tracking import LoggedArtifact, hash_file
 
 if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
-    from embedl_hub.core.device import Device
+    from embedl_hub.core.device import Device, DeviceSpec
 
 LOCAL_CAP_BYTES = 8 << 30
 # What every device program is made of besides its own package.
@@ -92,6 +92,11 @@ class Machine(ABC, Generic[Config_co]):
 
     @property
     @abstractmethod
+    def memory_bytes(self) -> int | None:
+        """Its main memory; None if nobody knows."""
+
+    @property
+    @abstractmethod
     def folder(self) -> RemotePath:
         """A folder there for this run's files, removed afterwards."""
 
@@ -127,16 +132,34 @@ class LocalMachine(Machine[Config_co]):
     is_local = True
     cache_cap_bytes = LOCAL_CAP_BYTES
 
-    def __init__(self, ctx: HubContext, config: Config_co, scratch: Path, notes: dict[str, object]) -> None:
+    def __init__(
+        self,
+        ctx: HubContext,
+        config: Config_co,
+        scratch: Path,
+        notes: dict[str, object],
+        spec: DeviceSpec | None = None,
+    ) -> None:
         super().__init__(ctx, config, scratch)
         self.runner = LocalCommandRunner()
         self.notes = notes
+        self._spec = spec
         Path(self.folder).mkdir()
 
     @property
     def architecture(self) -> str:
         """The processor's architecture."""
         return platform.machine()
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What the device's spec says, else what this machine has."""
+        if self._spec is not None and self._spec.memory_bytes:
+            return self._spec.memory_bytes
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, OSError, ValueError):
+            return None
 
     @property
     def folder(self) -> RemotePath:
@@ -217,6 +240,11 @@ class RemoteMachine(Machine[Config_co]):
                 "Say it: Device(spec=DeviceSpec(architecture='aarch64'))."
             )
         return spec.architecture
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What the device's spec says."""
+        return self._ctx.device_spec(self._device.name).memory_bytes
 
     @property
     def folder(self) -> RemotePath:
@@ -329,7 +357,7 @@ def open_machine(
             settings = target.get_provider_config(ProviderConfig, component)
             # A device of this machine may have the settings of another toolchain; those are not for this one.
             config = settings if isinstance(settings, local_config) else local_config()
-            yield LocalMachine(ctx, config, scratch, ctx.notes(target.name))
+            yield LocalMachine(ctx, config, scratch, ctx.notes(target.name), target.spec)
         else:
             kind = remote_config or local_config
             yield RemoteMachine(ctx, target, target.get_provider_config(kind, component) or kind(), scratch)

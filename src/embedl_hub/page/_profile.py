@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from embedl_device.statistics import PERCENTS, Interval, Verdict, mean_interval
-from embedl_hub.core.document import LayerRow, Metric, ProfileDocument, document_of, find_metric, in_order
+from embedl_hub.core.document import (
+    LayerRow,
+    MemoryProfile,
+    Metric,
+    ProfileDocument,
+    document_of,
+    find_metric,
+    in_order,
+)
 from embedl_hub.core.profile import ModuleTimes, module_times
 from embedl_hub.page._kinds import Table, table_of
+from embedl_hub.page._memory import memory_picture
 from embedl_hub.page._sustained import Chart, chart_of
 
 if TYPE_CHECKING:
@@ -51,6 +60,19 @@ class TailRow:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """A run's memory for the page."""
+
+    picture: str  # as SVG; empty where there is nothing to draw
+    heading: str
+    method: str
+    problem: str | None
+    parts: tuple[tuple[str, int, float], ...]  # what the arena is made of at its peak, with bytes and share
+    peak_layer: str | None
+    fit: str | None  # whether it fits, as it was said before anything was sent
+
+
+@dataclass(frozen=True)
 class Profile:
     """A profile run for the page."""
 
@@ -69,6 +91,7 @@ class Profile:
     missing: str | None = None  # why there are no layers, if there are none
     kind: Table | None = None  # what another kind of measurement than a profile found
     sustained: Chart | None = None  # a load over time
+    memory: Memory | None = None  # what the runtime told of its memory, or what was predicted
 
     @property
     def top_unit(self) -> Group | None:
@@ -97,7 +120,29 @@ def profile_of(run: Run) -> Profile | None:
         missing=missing if missing or layers or document.fact("kind") else "the document holds no layers",
         kind=table_of(document),
         sustained=chart_of(document),
+        memory=_memory(run, document),
     )
+
+
+def _memory(run: Run, document: ProfileDocument) -> Memory | None:
+    """Return what was measured, else what was predicted; None where a document says nothing of either."""
+    told, foreseen = document.facts.get("memory"), document.facts.get("predicted_memory")
+    measured = MemoryProfile.from_json(told) if isinstance(told, Mapping) else None
+    predicted = MemoryProfile.from_json(foreseen) if isinstance(foreseen, Mapping) else None
+    is_measured = measured is not None and bool(measured.rows)
+    shown = measured if is_measured else predicted if predicted is not None and predicted.rows else measured
+    if shown is None:
+        return None
+    arena = shown.arena_bytes or 0
+    parts = tuple((part.what, part.size_bytes, part.size_bytes / arena if arena else 0.0) for part in shown.parts)
+    numbers = {row.name: number for number, row in enumerate(document.rows, 1)}
+    is_same_order = len(document.rows) == len(shown.rows) and all(row.name in numbers for row in shown.rows)
+    link = "#layer-{}" if is_same_order else None
+    return Memory(
+        memory_picture(shown, predicted if is_measured else None, link=link),
+        "Memory over the layers" if is_measured else "Memory over the layers, predicted",
+        shown.method, (measured or shown).problem, parts, shown.peak_layer, _param(run, "memory_fit"),
+    )  # fmt: skip
 
 
 def _headlines(run: Run, document: ProfileDocument, samples: Sequence[float]) -> Iterator[Headline]:
@@ -117,7 +162,7 @@ def _headlines(run: Run, document: ProfileDocument, samples: Sequence[float]) ->
             yield Headline(metric, Interval(logged.value), bound)
         else:
             # Only memory says how: a process may be asked for it in many ways.
-            note = _param(run, "memory_method") if metric.unit == "MB" else None
+            note = _param(run, "memory_method") if metric.key == "peak_memory_mb" else None
             low, high = run.metric(f"{key}_low"), run.metric(f"{key}_high")
             ends = (None, None) if low is None or high is None else (low.value, high.value)
             yield Headline(metric, Interval(logged.value, *ends), note or "")

@@ -58,6 +58,8 @@ class MeasuringConfig(ProviderConfig):
     layer_runs: int = field(default=10, kw_only=True)
     # The device program is stopped after this long; None takes the runner's own limit.
     timeout_s: float | None = field(default=None, kw_only=True)
+    # Go on, with a warning, with a model that is predicted to need more memory than the device has
+    allow_out_of_memory: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name, least in (("threads", 1), ("iterations", 1), ("layer_runs", 0), ("max_seconds", 0)):

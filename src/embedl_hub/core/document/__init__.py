@@ -11,13 +11,18 @@ from embedl_hub.core.document._document import (
     read_document,
     write_document,
 )
+from embedl_hub.core.document._memory import Fit, LayerMemory, MemoryPart, MemoryProfile, fit_of
 from embedl_hub.core.document._metrics import METRICS, Better, Metric, columns, find_metric, headlines, in_order
 
 __all__ = [
     "METRICS",
     "Better",
+    "Fit",
+    "LayerMemory",
     "LayerRow",
     "LayerTable",
+    "MemoryPart",
+    "MemoryProfile",
     "Metric",
     "ModuleNotes",
     "ProfileDocument",
@@ -26,6 +31,7 @@ __all__ = [
     "columns",
     "document_of",
     "find_metric",
+    "fit_of",
     "headlines",
     "in_order",
     "read_document",

@@ -119,6 +119,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("fps_alone", "Inferences per second alone", "", "1/s", Better.HIGHER, is_speed=True),
     Metric("fps_beside", "Inferences per second beside the others", "", "1/s", Better.HIGHER, is_speed=True),
     Metric("peak_memory_mb", "Peak memory", "Memory", "MB", Better.LOWER, headline=True, column=True),
+    Metric("arena_peak_mb", "Peak of the runtime's arena", "Arena", "MB", Better.LOWER, headline=True),
+    Metric("predicted_memory_mb", "Predicted memory", "Predicted", "MB", Better.LOWER, headline=True),
     Metric("model_size_mb", "Model size", "Size", "MB", Better.LOWER, headline=True, column=True),
     Metric("calibration_cosine", "Cosine to float on calibration data", better=Better.HIGHER, headline=True),
     Metric("conversion_error", "Error of the conversion", "", "of the range", Better.LOWER, headline=True),

@@ -161,6 +161,8 @@ class ProfilingResult(ComponentOutput):
     load_time: LoggedMetric | None = None  # time to load the model, in ms
     first_latency: LoggedMetric | None = None  # time of the very first inference, in ms
     peak_memory_mb: LoggedMetric | None = None  # peak memory; the document names the method
+    arena_peak_mb: LoggedMetric | None = None  # what the runtime's own arena holds, where it tells
+    predicted_memory_mb: LoggedMetric | None = None  # arena and weights as predicted before it was sent
     iterations: LoggedMetric | None = None  # measured inferences
     warmup: LoggedMetric | None = None  # inferences before them that do not count
     # ``stable``, ``drifting``, ``throttled``, ``noisy``, ``indicative`` or ``estimated``

@@ -29,4 +29,5 @@ TOOLCHAIN = Toolchain(
     device_kinds=(BOARD_KIND,), local_config=ExecuTorchConfig,
     providers=dict.fromkeys((LOCAL, TYPE), "embedl_hub.toolchains.executorch.providers"), doctor=check_packages,
     install=install_packages, driver="embedl_hub.toolchains.executorch.runtime:DRIVER",
+    memory_planner="embedl_hub.toolchains.executorch.memory:plan_file",
 )  # fmt: skip

@@ -11,10 +11,12 @@ from embedl_hub.core.document import ProfileDocument
 from embedl_hub.core.invoke import InvokeError
 from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.machine import program
+from embedl_hub.machine.memory import foresee_memory, told_memory, with_memory
 from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.refusal import refusals_as
 from embedl_hub.toolchains.executorch.components import ExecuTorchInvocationResult, ExecuTorchProfilingResult
 from embedl_hub.toolchains.executorch.layers import Operator, led_back, read_operators
+from embedl_hub.toolchains.executorch.memory import measured_memory, plan_file
 from embedl_hub.toolchains.executorch.runtime import DRIVER, RUNTIME, settings
 
 if TYPE_CHECKING:
@@ -33,8 +35,12 @@ def profile_model(
     """Measure a model on a machine with the device program."""
     with refusals_as(ProfileError):
         operators = log_model(ctx, model)
+        local = ctx.bring_here(model.path)
+        predicted = foresee_memory(ctx, machine, lambda: plan_file(local))
         answer = program.profile_there(machine, RUNTIME, machine.send(model.path), settings(machine.config), until)
+        measured = measured_memory(told_memory(answer, machine), local)
     document = completed(ProfileDocument.from_json(answer), operators, machine.title)
+    document = with_memory(document, measured, predicted)
     document = with_modules(document, source_of(ctx, model))
     log_document(ctx, document)
     return ExecuTorchProfilingResult.from_document(ctx, document)
@@ -88,6 +94,7 @@ def invoke_model(
     """Run a model on a machine."""
     with refusals_as(InvokeError):
         log_model(ctx, model)
+        foresee_memory(ctx, machine, lambda: plan_file(ctx.bring_here(model.path)))
         program.log_input_data(ctx, input_data)
         entry = machine.send(model.path)
         output, _ = program.infer(ctx, machine, RUNTIME, entry, input_data, settings(machine.config))

@@ -31,5 +31,6 @@ TOOLCHAIN = Toolchain(
     local_config=ONNXRuntimeConfig,
     board_packages=("numpy", "onnxruntime"),
     driver="embedl_hub.toolchains.onnxruntime.runtime:DRIVER",
+    memory_planner="embedl_hub.toolchains.onnxruntime.memory.file:plan_file",
     predictor="embedl_hub.toolchains.onnxruntime.predict:predict_on_device",
 )

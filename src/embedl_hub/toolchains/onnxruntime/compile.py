@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.compile import CompileError
 from embedl_hub.machine.machine import Machine, unlogged
+from embedl_hub.machine.memory import check_weights, note_memory
 from embedl_hub.machine.program import call_program, log_source, send_model
 from embedl_hub.models import onnx_file
 from embedl_hub.quantization.steps import Wanted, prepare, quantize_there
 from embedl_hub.refusal import RefusedError, refusals_as
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiledModel
+from embedl_hub.toolchains.onnxruntime.memory import OWN_BYTES
+from embedl_hub.toolchains.onnxruntime.memory.file import predicted_memory
+from embedl_hub.toolchains.onnxruntime.memory.shapes import TensorType
 from embedl_hub.toolchains.onnxruntime.predict import is_wanted, predict
 from embedl_hub.toolchains.onnxruntime.runtime import RUNTIME, settings, warn_of_kernels
 
@@ -64,6 +68,7 @@ def compile_model(
                 "calibration_method, per_channel and quantize_io (--calibration-method, --per-channel, --quantize-io) "
                 "are for INT8, which needs calibration_data (--calibration-data); give it, or leave them out."
             )
+        _check_weights(machine, prepared)
         answer, compiled = _optimize(ctx, machine, prepared, f"{onnx_path.stem}.compiled.onnx")
         # An optimizer that renamed a tensor would make every later step lie about names.
         now = [tensor["name"] for tensor in (*answer.get("inputs", ()), *answer.get("outputs", ()))]
@@ -72,8 +77,11 @@ def compile_model(
         warn_of_kernels(ctx, machine, answer, prepared)
     ctx.client.log_artifact(compiled, name="path")
     params = {name: answer.get(name) for name in ("inputs", "outputs", "runtime_version")}
-    params |= {"precision": onnx_file.precision_of(onnx_file.read_graph(compiled)), "$board": answer.get("board")}
+    graph = onnx_file.read_graph(compiled)
+    params |= {"precision": onnx_file.precision_of(graph), "$board": answer.get("board")}
     ctx.client.run.log_batch(params)
+    # It is made: whoever measures it there is refused, and this says why before.
+    note_memory(ctx, machine, lambda: predicted_memory(machine, graph, {}))
     ctx.client.log_metric("model_size_mb", float(answer.get("size_bytes", 0)) / 1e6)
     return ONNXRuntimeCompiledModel.from_current_run(ctx, quantization=quantization)
 
@@ -118,6 +126,13 @@ def _predict_gain(
     ctx.client.log_metric("predicted_speedup_low", prediction.gain.low)
     ctx.client.log_metric("predicted_speedup_high", prediction.gain.high)
     ctx.client.log_artifact(prediction.costs, name="kernel_costs")
+
+
+def _check_weights(machine: Machine[ONNXRuntimeConfig], prepared: Path) -> None:
+    """Refuse a model whose weights alone have no room: what else it takes is known when it is optimized."""
+    graph = onnx_file.read_graph(onnx_file.model_file(prepared) if prepared.is_dir() else prepared).graph
+    size = sum(TensorType(value.data_type, tuple(value.dims)).size_bytes for value in graph.initializer)
+    check_weights(machine, size, OWN_BYTES)
 
 
 def _optimize(

@@ -7,19 +7,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from embedl_hub.core.document import LayerRow, ProfileDocument
 from embedl_hub.core.invoke import InvokeError
 from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.machine import program
+from embedl_hub.machine.memory import foresee_memory, told_memory, with_memory
 from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.models.onnx_file import check_data, inputs_of, precision_of, read_graph
 from embedl_hub.refusal import refusals_as
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeInvocationResult, ONNXRuntimeProfilingResult
 from embedl_hub.toolchains.onnxruntime.layers import map_layers
+from embedl_hub.toolchains.onnxruntime.memory.file import predicted_memory
+from embedl_hub.toolchains.onnxruntime.memory.measured import measured_memory
 from embedl_hub.toolchains.onnxruntime.runtime import DRIVER, RUNTIME, settings, warn_of_kernels
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
     from embedl_hub.core.context import HubContext
@@ -56,6 +60,8 @@ def profile_model(
     with refusals_as(ProfileError):
         local, compiled = log_and_read(ctx, model)
         args = program.data_arguments(machine, inputs_of(compiled), input_data)
+        shapes = {name: np.shape(array) for name, array in (input_data or {}).items()}
+        predicted = foresee_memory(ctx, machine, lambda: predicted_memory(machine, compiled, shapes))
         trace = machine.folder / "trace.json"
         args += ["--keep-trace", str(trace), *_settings(machine, require_provider)]
         answer = program.profile_there(machine, RUNTIME, program.send_model(machine, model.path, local), args, until)
@@ -63,6 +69,8 @@ def profile_model(
             machine.get(trace, ctx.artifact_dir / "trace.json")
             ctx.client.log_artifact(ctx.artifact_dir / "trace.json", name="trace")
         document = completed(ProfileDocument.from_json(answer), compiled, source_of(ctx, model), machine)
+        told = told_memory(answer, machine)
+        document = with_memory(document, measured_memory(told, compiled, shapes), predicted)
     log_document(ctx, document)
     warn_of_kernels(ctx, machine, answer, local)
     placement = answer.get("placement") or {}
@@ -101,6 +109,8 @@ def invoke_model(
         data = program.compiled_names(input_data, {} if use_compiled_names else model.input_name_mapping)
         check_data(inputs_of(compiled), data, "input_data")
         program.log_input_data(ctx, input_data)
+        shapes = {name: np.shape(array) for name, array in data.items()}
+        foresee_memory(ctx, machine, lambda: predicted_memory(machine, compiled, shapes))
         entry = program.send_model(machine, model.path, local)
         outputs, answer = program.infer(ctx, machine, RUNTIME, entry, data, settings(machine.config))
         output = program.original_names(outputs, {} if use_compiled_names else model.output_name_mapping)

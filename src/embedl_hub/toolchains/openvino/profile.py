@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedl_hub.core.document import ProfileDocument
+from embedl_hub.core.document import MemoryProfile, ProfileDocument
 from embedl_hub.core.invoke import InvokeError
 from embedl_hub.core.profile import ProfileError, log_document
 from embedl_hub.machine import program
+from embedl_hub.machine.memory import told_memory
 from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.models.onnx_file import check_data
 from embedl_hub.refusal import refusals_as
@@ -49,6 +50,7 @@ def profile_model(
         entry = program.send_model(machine, model.path, local, RUNTIME.model_suffix)
         answer = program.profile_there(machine, RUNTIME, entry, args, until)
         document = completed(ProfileDocument.from_json(answer), source_of(ctx, model), machine.title)
+        document = document.with_facts(memory=MemoryProfile.from_json(told_memory(answer, machine)).as_json())
     log_document(ctx, document)
     log_ran(ctx, answer)
     placement = answer.get("placement") or {}

@@ -10,8 +10,8 @@ from embedl_device.readers import UnreadableError, read_plain, telling
 from embedl_hub.models.onnx_file import Tensor
 from embedl_hub.refusal import RefusedError
 
-_MAGIC = b"TFL3"
-_LARGEST_BYTES = 2 << 30  # where the format ends
+MAGIC = b"TFL3"
+LARGEST_BYTES = 2 << 30  # where the format ends
 # Parts of a file may be used many times; a whole that takes more items than the file has bytes is made to burst.
 _FEWEST_ITEMS = 100_000
 
@@ -39,40 +39,42 @@ def read_graph(path: Path) -> Graph:
     if not path.is_file():
         raise RefusedError(f"There is no model {path}.")
     try:
-        content = read_plain(path, _LARGEST_BYTES)
-        if content[4:8] != _MAGIC:
+        content = read_plain(path, LARGEST_BYTES)
+        if content[4:8] != MAGIC:
             raise RefusedError(f"{path} is not a TFLite model: it does not begin as one.")
         with telling():
-            return _Reader(content).graph()
+            return Reader(content).graph()
     except (OSError, UnreadableError) as error:
         raise RefusedError(f"{path} is not a TFLite model, or it was cut short: {error}.") from error
 
 
-class _Reader:
+class Reader:
     """Reads the tables that are needed, in place; the schema's own objects would copy all that any of them names."""
 
     def __init__(self, content: bytes) -> None:
         from ai_edge_litert import schema_py_generated as schema  # noqa: PLC0415 - the vendor's package on use
 
+        self.schema: Any = schema
         self._types = {code: name.lower() for name, code in vars(schema.TensorType).items() if isinstance(code, int)}
         self._names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
-        self._model = schema.Model.GetRootAs(content, 0)
+        self.model = schema.Model.GetRootAs(content, 0)
         self._left = max(_FEWEST_ITEMS, len(content))
-        main = self._model.Subgraphs(0)
+        main = self.model.Subgraphs(0)
         if main is None:
             raise UnreadableError("it holds no graph")
-        self._main = main
+        self.main = main
         self._known: dict[int, str] = {}
 
     def graph(self) -> Graph:
-        main = self._main
-        inputs = self._numbers_in(main.InputsAsNumpy, main.InputsLength())
-        outputs = self._numbers_in(main.OutputsAsNumpy, main.OutputsLength())
+        """Return what the file declares."""
+        main = self.main
+        inputs = self.numbers_in(main.InputsAsNumpy, main.InputsLength())
+        outputs = self.numbers_in(main.OutputsAsNumpy, main.OutputsLength())
         operators, computed = [], set()
-        for operator in self._all(main.Operators, main.OperatorsLength()):
-            written = self._numbers_in(operator.OutputsAsNumpy, operator.OutputsLength())
-            types = tuple(self._type(self._tensor(index).Type()) for index in written)
-            operators.append(Operator(self._op_type(operator), tuple(map(self._name, written)), types))
+        for operator in self.all(main.Operators, main.OperatorsLength()):
+            written = self.numbers_in(operator.OutputsAsNumpy, operator.OutputsLength())
+            types = tuple(self.type_name(self.tensor(index).Type()) for index in written)
+            operators.append(Operator(self.op_type(operator), tuple(map(self.name, written)), types))
             computed |= set(types)
         # The integers of quantized models before floats.
         precision = next((name for name in ("int8", "uint8", "float16") if name in computed), "float32")
@@ -81,13 +83,14 @@ class _Reader:
             dict(self._numbers((*inputs, *outputs))), precision,
         )  # fmt: skip
 
-    def _all(self, item: Any, count: int) -> Iterator[Any]:  # noqa: ANN401 - the schema's objects have no types
+    def all(self, item: Any, count: int) -> Iterator[Any]:  # noqa: ANN401 - the schema's objects have no types
         """Yield the items of a vector, as long as the whole stays within bounds."""
         for index in range(count):
             self._take(1)
             yield item(index)
 
-    def _numbers_in(self, as_array: Any, count: int) -> list[int]:  # noqa: ANN401 - likewise
+    def numbers_in(self, as_array: Any, count: int) -> list[int]:  # noqa: ANN401 - likewise
+        """Return a vector of numbers."""
         self._take(count)
         return [int(number) for number in as_array()] if count else []
 
@@ -96,38 +99,42 @@ class _Reader:
         if self._left < 0:
             raise UnreadableError("it names the same parts so often that it would burst")
 
-    def _tensor(self, index: int) -> Any:  # noqa: ANN401 - likewise
-        if not 0 <= index < self._main.TensorsLength():
-            raise UnreadableError(f"it names tensor {index}, and has {self._main.TensorsLength()}")
-        return self._main.Tensors(index)
+    def tensor(self, index: int) -> Any:  # noqa: ANN401 - likewise
+        """Return a tensor of the main graph."""
+        if not 0 <= index < self.main.TensorsLength():
+            raise UnreadableError(f"it names tensor {index}, and has {self.main.TensorsLength()}")
+        return self.main.Tensors(index)
 
-    def _name(self, index: int) -> str:
+    def name(self, index: int) -> str:
+        """Return a tensor's name."""
         if index not in self._known:
-            name = self._tensor(index).Name() or b""
+            name = self.tensor(index).Name() or b""
             self._take(len(name))
             self._known[index] = str(name.decode("utf-8", "replace"))
         return self._known[index]
 
-    def _type(self, code: int) -> str:
+    def type_name(self, code: int) -> str:
+        """Return the name of an element type."""
         return str(self._types.get(code, code))
 
     def _declared(self, index: int) -> Tensor:
-        value = self._tensor(index)
+        value = self.tensor(index)
         as_array, count = value.ShapeSignatureAsNumpy, value.ShapeSignatureLength()
         if value.ShapeSignatureIsNone():
             as_array, count = value.ShapeAsNumpy, value.ShapeLength()
-        shape = tuple(None if size < 0 else size for size in self._numbers_in(as_array, count))
-        return Tensor(self._name(index), self._type(value.Type()), shape)
+        shape = tuple(None if size < 0 else size for size in self.numbers_in(as_array, count))
+        return Tensor(self.name(index), self.type_name(value.Type()), shape)
 
-    def _op_type(self, operator: Any) -> str:  # noqa: ANN401 - likewise
+    def op_type(self, operator: Any) -> str:  # noqa: ANN401 - likewise
+        """Return what an operator computes."""
         index = operator.OpcodeIndex()
-        if index >= self._model.OperatorCodesLength():
-            raise UnreadableError(f"it names operator {index}, and has {self._model.OperatorCodesLength()}")
-        code = self._model.OperatorCodes(index)
+        if index >= self.model.OperatorCodesLength():
+            raise UnreadableError(f"it names operator {index}, and has {self.model.OperatorCodesLength()}")
+        code = self.model.OperatorCodes(index)
         return str(self._names.get(max(code.BuiltinCode(), code.DeprecatedBuiltinCode()), "UNKNOWN"))
 
     def _numbers(self, ends: Iterable[int]) -> Iterator[tuple[str, tuple[float, int]]]:
         for index in ends:
-            scheme = self._tensor(index).Quantization()
+            scheme = self.tensor(index).Quantization()
             if scheme is not None and scheme.ScaleLength() == 1 and scheme.ZeroPointLength():
-                yield self._name(index), (float(scheme.Scale(0)), int(scheme.ZeroPoint(0)))
+                yield self.name(index), (float(scheme.Scale(0)), int(scheme.ZeroPoint(0)))

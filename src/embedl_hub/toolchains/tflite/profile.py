@@ -16,6 +16,7 @@ from embedl_hub.errors import quoted_list
 from embedl_hub.machine import program
 from embedl_hub.machine.driver import Driver
 from embedl_hub.machine.machine import Machine, Runtime
+from embedl_hub.machine.memory import foresee_memory, told_memory, with_memory
 from embedl_hub.models.module_names import source_of, with_modules
 from embedl_hub.models.onnx_file import Tensor, check_data
 from embedl_hub.refusal import RefusedError, refusals_as
@@ -23,6 +24,7 @@ from embedl_hub.toolchains.tflite.components import TFLiteInvocationResult, TFLi
 from embedl_hub.toolchains.tflite.config import EmbedlLiteRTConfig, LiteRTConfig
 from embedl_hub.toolchains.tflite.converter import as_converted, as_source
 from embedl_hub.toolchains.tflite.graph import read_graph
+from embedl_hub.toolchains.tflite.memory import measured_memory, plan_file
 
 if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
@@ -74,8 +76,12 @@ def profile_model(
     with refusals_as(ProfileError):
         graph = log_model(ctx, model)
         args = [*program.data_arguments(machine, graph.inputs, None), *settings(machine.config)]
+        local = ctx.bring_here(model.path)
+        predicted = foresee_memory(ctx, machine, lambda: plan_file(local, machine.config))
         answer = program.profile_there(machine, RUNTIME, machine.send(model.path), args, until)
-    return keep_profile(ctx, model, completed(ProfileDocument.from_json(answer), graph, model, machine.title))
+        measured = measured_memory(told_memory(answer, machine), local)
+    document = completed(ProfileDocument.from_json(answer), graph, model, machine.title)
+    return keep_profile(ctx, model, with_memory(document, measured, predicted))
 
 
 def keep_profile(ctx: HubContext, model: TFLiteCompiledModel, document: ProfileDocument) -> TFLiteProfilingResult:
@@ -147,6 +153,7 @@ def invoke_model(
         graph = log_model(ctx, model)
         data = to_compiled(model, graph, input_data, use_compiled_names=use_compiled_names)
         program.log_input_data(ctx, input_data)
+        foresee_memory(ctx, machine, lambda: plan_file(ctx.bring_here(model.path), machine.config))
         outputs, _ = program.infer(ctx, machine, RUNTIME, machine.send(model.path), data, settings(machine.config))
         output = to_original(model, outputs, use_compiled_names=use_compiled_names)
     program.log_output(ctx, output)
