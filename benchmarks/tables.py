@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 MARKED = re.compile(r"(<!-- figures:(?P<name>[\w-]+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 SHORT = (
-    "store", "query", "page", "serve", "gate", "paired", "sweep", "cli", "transfer", "dispatch", "onnxruntime",
-    "tflite", "transform",
+    "store", "query", "page", "serve", "gate", "loadgen", "paired", "sweep", "cli", "transfer", "dispatch",
+    "onnxruntime", "tflite", "transform",
 )  # fmt: skip
 NOTHING = "not measured"
 NETS = {
@@ -196,6 +196,19 @@ def _faults(result: dict[str, Any]) -> str:
     return table(("fault", "file", "found", "first wrong layer", "what verify says"), rows)
 
 
+def _bounds(result: dict[str, Any]) -> str:
+    """Every kind of samples: how often the bound is LoadGen's, and how often each side's covers the truth."""
+    rows = []
+    for kind, percents in result["data"]["kinds"].items():
+        for name, tally in percents.items():
+            equal = f"{tally['equal']:,} of {tally['asked']:,}" if tally["asked"] else NOTHING
+            sides = [(tally["told"], tally["covered"]), (tally["loadgen_told"], tally["loadgen_covered"])]
+            covered = [f"{100 * right / told:.1f} % of {told:,}" if told else "-" for told, right in sides]
+            rows.append([kind, name, f"{tally['cases']:,}", equal, *covered])
+    titles = ("samples", "percentile", "cases", "equal to LoadGen's", "our bound covers", "LoadGen's bound covers")
+    return table(titles, rows)
+
+
 def _runtime_accuracy(result: dict[str, Any]) -> str:
     """One network on every runtime: accuracy, what was lost, latency with its verdict, memory, size, parity."""
 
@@ -342,7 +355,7 @@ LITERT = ("litert dialect", "ai-edge-quantizer")
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "int8": _int8, "litert": _litert, "runtime_accuracy": _runtime_accuracy, "families": _families,
     "families-all": _families_all, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
-    "faults-all": _faults, "models-all": _models,
+    "faults-all": _faults, "models-all": _models, "loadgen-all": _bounds,
 }  # fmt: skip
 
 
