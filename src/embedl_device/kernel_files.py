@@ -17,7 +17,7 @@ class KernelFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         # A pipe or a device in its place must not keep us waiting.
-        self._file = os.open(str(path), os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0))
+        self._file = os.open(str(path), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
 
     def text(self) -> str:
         """Return what it says now; an OSError when its device is gone."""

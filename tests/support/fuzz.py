@@ -619,6 +619,60 @@ Timings (microseconds): count=50 first=300 curr=300 min=300 max=301 avg=300 std=
 """
 
 
+def journal() -> Reader:
+    """The journal of a sustained run, and what is concluded from it."""
+    import numpy.random  # noqa: F401 - loads its library, which is no reader's doing
+
+    from embedl_device.errors import BoardError
+    from embedl_device.sustained import document_of
+    from embedl_hub.core.document import ProfileDocument
+    from embedl_hub.core.profile import read_journal
+    from embedl_hub.page._sustained import chart_of
+
+    def read(file: Path) -> None:
+        document = document_of(read_journal(file))
+        json.dumps(document)
+        chart_of(ProfileDocument.from_json(document))
+
+    start = {
+        "kind": "start", "format": 1, "program": "p", "version": "1", "clock_s": 1.0, "model": {"file_name": "m"},
+        "plan": {"seconds": 5.0, "idle_seconds": 1.0}, "power_problems": ["x"], "power_sources": [],
+        "channels": [["counter", "quota"], ["energy_j", "RAPL", "cpu", "powercap"], ["temperature_c", "0"]],
+    }  # fmt: skip
+    lines = [json.dumps(start)]
+    for number in range(-4, 26):
+        lines.append(json.dumps({"s": [number / 2, max(0, number - 8), number + 9.0, 40 + number]}))
+        if 0 < number <= 20:
+            lines.append(json.dumps({"b": [number / 2, 0.5, 50, 5e5 * (1 + number // 9), 5e3, 6e3, 7e3]}))
+    end = {"kind": "end", "stopped": "s", "missed": 1, "last": {"end_s": [8.0, 9.0], "us": [5e3, 6e3]}, "lease": None}
+    whole = "\n".join([*lines, json.dumps(end), ""]).encode()
+    cut = "\n".join([*lines[:40], ""]).encode()
+    words = [b'{"b": [', b'{"s": [', b"null", b"1e308", b"-1", b'"x"']
+    return Reader(read, (ValueError, BoardError, ArithmeticError), [numbered(0, whole), numbered(0, cut)], words=words)
+
+
+def meter() -> Reader:
+    """The CSV file of an external meter."""
+    from embedl_hub.core.profile import read_meter
+    from embedl_hub.errors import ConfigError
+
+    seeds = [
+        b"time,power\n" + b"".join(b"%d,%d\n" % (n, n % 7) for n in range(20)),
+        b"Timestamp;Main current (mA);Main voltage (V)\n1,5;2,5;3\n2,5;2,5;3\n3,5;2,5;3\n",
+        b"Date\tEnergy [mWh]\n2026-11-16 10:00:00\t1\n2026-11-16 10:00:01\t2\n2026-11-16 10:00:02+00:00\t3\n",
+    ]
+
+    def read(file: Path) -> None:
+        read_meter(file).series(1.0)
+
+    return Reader(
+        read,
+        (ConfigError,),
+        [numbered(0, seed) for seed in seeds],
+        words=[b";", b"\t", b"nan", b"1e308", b"9999-12-31T23:59:59", b'"'],
+    )
+
+
 def litert() -> Reader:
     """What Google's benchmark_model prints and writes."""
     from ai_edge_litert import profiling_info_pb2 as messages
@@ -788,8 +842,10 @@ READERS: dict[str, Entry] = {
     "devices": Entry((f"{_HUB}.toml", f"{_HUB}.core.device", "tomllib"), devices),
     "document": Entry(("embedl_device.readers", f"{_HUB}.core.document"), document, 8192),
     "external": Entry(("embedl_device.readers", f"{_HUB}.models.onnx_file"), external),
+    "journal": Entry(("embedl_device.sustained", f"{_HUB}.core.profile._journal"), journal, 8192),
     "litert": Entry((f"{_HUB}.toolchains.tflite.benchmark",), litert),
     "manifest": Entry((f"{_HUB}.tracking._journal",), manifest),
+    "meter": Entry((f"{_HUB}.core.profile._meter",), meter),
     "npy": Entry(("embedl_device.readers",), npy),
     "npz": Entry(("embedl_device.readers", f"{_HUB}.models.calibration", "zipfile"), npz),
     "onnx": Entry((f"{_HUB}.models.onnx_file", f"{_HUB}.models.module_names"), onnx),

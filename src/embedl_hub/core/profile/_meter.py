@@ -103,8 +103,11 @@ def _read(file: io.StringIO, voltage: float | None, time_zone: str | None) -> Me
         time_s = number * scale
         if times and time_s <= times[-1]:
             raise ValueError(f"its times go back at row {len(times) + 1}")
+        value = math.prod(float(cell) for cell in cells[1:])
+        if not math.isfinite(time_s) or not math.isfinite(value):
+            raise ValueError(f"row {len(times) + 1} has {', '.join(cells)}")
         times.append(time_s)
-        values.append(math.prod(float(cell) for cell in cells[1:]))
+        values.append(value)
     if len(times) < 3:
         raise ValueError("it has fewer than three rows")
     taken = [name for name in ("energy", "power", "current", "voltage") if name in columns]

@@ -108,6 +108,7 @@ def test_files_of_meters(tmp_path: Path, titles: list[str], line, options) -> No
         ("time,power\n1,2\n1,2\n3,4\n", "times go back at row 2"),
         ("time,power\n1,2\n2,x\n3,4\n", "could not convert"),
         ("time,power\n1\n2\n3\n", "has 1 cells"),
+        ("time,power\n1,2\n2,nan\n3,4\n", "row 2 has 2, nan"),
         ("time,current\n1,2\n2,3\n3,4\n", "--voltage V"),
         ("time,power\nyesterday,2\ntoday,3\nnow,3\n", "yesterday"),
         ("\0\0\0", "cannot be understood"),
