@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +14,18 @@ from embedl_hub.core.profile import (
     ColdStartResult,
     ConcurrentProfiler,
     ConcurrentResult,
-    SustainedProfiler,
     concurrent_model,
     log_document,
 )
 from embedl_hub.machine import program
 from embedl_hub.machine.driver import driven
-from embedl_hub.machine.steps import provide
 from embedl_hub.refusal import RefusedError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from embedl_hub.core.answer import Form
-    from embedl_hub.core.component import CompiledModel, Component
+    from embedl_hub.core.component import CompiledModel
     from embedl_hub.core.context import HubContext
     from embedl_hub.machine.machine import Machine
 
@@ -48,17 +46,6 @@ _ALONE: Form = {
 }
 _TOGETHER: Form = {"rounds": int, "models": [{"file_name": str, "alone": _ALONE, "beside": _ALONE}]}
 _SECONDS_A_WINDOW = 0.5
-
-_WORKS: dict[type[Component], str] = {
-    ColdStartProfiler: "embedl_hub.machine.measurements:cold_starts",
-    ConcurrentProfiler: "embedl_hub.machine.measurements:run_together",
-    SustainedProfiler: "embedl_hub.machine.sustained:sustain",
-}
-
-
-def provide_measurements(types: Iterable[str], *, title: str, extra: str) -> None:
-    """Register, for the provider types of a toolchain with a driver, the kinds of measurement that all have."""
-    provide(types, _WORKS, tools=("edgeproof-device", "numpy"), title=title, extra=extra)
 
 
 def cold_starts(

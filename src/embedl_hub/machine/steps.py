@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.device import settings_of
+from embedl_hub.core.profile import ColdStartProfiler, ConcurrentProfiler, SustainedProfiler
 from embedl_hub.errors import NoProviderError
 from embedl_hub.machine.machine import open_machine
 from embedl_hub.refusal import needed_packages
@@ -63,6 +64,18 @@ def provide(
     for component, work in works.items():
         for provider_type in types:
             component.provider(provider_type, tools=tools)(_Step(component, work, title, extra, configs))
+
+
+_MEASUREMENTS: Mapping[type[Component], str] = {
+    ColdStartProfiler: "embedl_hub.machine.measurements:cold_starts",
+    ConcurrentProfiler: "embedl_hub.machine.measurements:run_together",
+    SustainedProfiler: "embedl_hub.machine.sustained:sustain",
+}
+
+
+def provide_measurements(types: Iterable[str], *, title: str, extra: str) -> None:
+    """Register, for the provider types of a toolchain with a driver, the kinds of measurement that all have."""
+    provide(types, _MEASUREMENTS, tools=("edgeproof-device", "numpy"), title=title, extra=extra)
 
 
 def vendor_package(name: str, service: str, extra: str) -> Any:  # noqa: ANN401 - the vendor's module

@@ -1,8 +1,7 @@
 """The providers of ExecuTorch: the same on this machine and on a board. Vendor packages are imported on use."""
 
 from embedl_hub.core.device import LOCAL
-from embedl_hub.machine.measurements import provide_measurements
-from embedl_hub.machine.steps import provide
+from embedl_hub.machine.steps import provide, provide_measurements
 from embedl_hub.toolchains.executorch.components import (
     ExecuTorchCompiler,
     ExecuTorchInvoker,

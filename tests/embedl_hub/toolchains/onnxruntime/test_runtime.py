@@ -67,7 +67,7 @@ def test_the_carried_program_is_one_small_file_that_never_changes() -> None:
     """Equal sources give equal bytes, so that a board gets it once."""
     packed = packed_program(RUNTIME)
     assert packed == packed_program(RUNTIME)
-    assert len(packed) < 100_000
+    assert len(packed) < 150_000
     names = zipfile.ZipFile(io.BytesIO(packed)).namelist()
     assert {"embedl_onnxruntime/cli.py", "embedl_kernels/remedies/scaled.py"} <= set(names)
 
