@@ -41,7 +41,8 @@ class Toolchain:
     board_packages: tuple[str, ...] = ()
     # module:name of how the hub drives its device program, a `Driver`: what it takes to be measured in every way.
     driver: str | None = None
-    # module:function that predicts the memory of a file of the runtime's own format, for ``embedl-hub memory``.
+    # module:function of a file of the runtime's own format and settings (or None), which returns a MemoryProfile: for
+    # ``embedl-hub memory``.
     memory_planner: str | None = None
     predictor: str | None = None  # module:function that says what INT8 gains on a device, for ``embedl-hub predict``
 

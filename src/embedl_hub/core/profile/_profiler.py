@@ -163,6 +163,7 @@ class ProfilingResult(ComponentOutput):
     peak_memory_mb: LoggedMetric | None = None  # peak memory; the document names the method
     arena_peak_mb: LoggedMetric | None = None  # what the runtime's own arena holds, where it tells
     predicted_memory_mb: LoggedMetric | None = None  # arena and weights as predicted before it was sent
+    peak_layer: str | None = None  # the layer at which most of the arena is in use, where that is told
     iterations: LoggedMetric | None = None  # measured inferences
     warmup: LoggedMetric | None = None  # inferences before them that do not count
     # ``stable``, ``drifting``, ``throttled``, ``noisy``, ``indicative`` or ``estimated``
@@ -194,7 +195,7 @@ def log_document(ctx: HubContext, document: ProfileDocument, *, written: Path | 
     """Keep a document with the current run, and log what every profile has in common; what is not known is left out.
 
     The page, comparisons, sweeps and the gate read these: the artifact ``output_file``, the metrics of the table, and
-    the parameters ``verdict``, ``verdict_reason``, ``memory_method`` and ``runtime_version``.
+    the parameters ``verdict``, ``verdict_reason``, ``memory_method``, ``peak_layer`` and ``runtime_version``.
 
     Args:
         ctx: A context within a run.
@@ -213,6 +214,8 @@ def log_document(ctx: HubContext, document: ProfileDocument, *, written: Path | 
     if isinstance(goal := document.fact("goal", "text"), str):
         client.log_param("goal", goal)
     client.log_param("memory_method", document.memory_method)
+    if isinstance(layer := document.fact("memory", "peak_layer"), str):
+        client.log_param("peak_layer", layer)
     client.log_param("runtime_version", document.runtime.version)
 
 

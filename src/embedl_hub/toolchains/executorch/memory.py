@@ -23,7 +23,7 @@ METHOD = "planned by ExecuTorch's compiler, from the program's file"
 # The program with a small model, on x86-64: Python, torch and the runtime.
 _OWN_BYTES = 240_000_000
 _MAGIC = b"ET12"
-_LARGEST_BYTES = 8 << 30
+_LARGEST_BYTES = 2 << 30
 _FORWARD = "forward"
 _MOST_LIVES = 20_000_000
 _ALIGNMENT = 16

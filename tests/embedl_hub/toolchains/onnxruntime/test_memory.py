@@ -111,7 +111,7 @@ def test_what_is_predicted_is_what_the_runtime_says(name: str, here: Device, tmp
     assert [row.in_use_bytes - int(str(base[0])) for row in measured.rows] == [
         row.in_use_bytes - int(str(base[1])) for row in predicted.rows
     ]
-    assert measured.peak_layer == predicted.peak_layer
+    assert measured.peak_layer == predicted.peak_layer == result.peak_layer
     assert result.peak_memory_mb is not None, "what the whole process took stays a number of its own"
 
 
