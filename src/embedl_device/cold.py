@@ -52,7 +52,8 @@ def cold_starts(arguments: Namespace, models: Models) -> Dict[str, Any]:
     model = {"file_name": arguments.model.name, "size_bytes": arguments.model.stat().st_size}
     document = common_facts(models.program, judgement, before, after)
     # The memory of the process that starts the others says nothing of the model.
-    document.update(peak_memory_mb=percentile([each["peak_memory_mb"] for each in cached], 50))
+    known = [each["peak_memory_mb"] for each in cached if each["peak_memory_mb"] is not None]
+    document.update(peak_memory_mb=percentile(known, 50) if known else None)
     rows = [{"file_name": arguments.model.name, "warnings": trial["warnings"]}]
     return {
         **document,
