@@ -26,7 +26,11 @@ def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float
     before = board.state()
     goal_words = "" if plan.until is None else " until {}".format(plan.until)
     say(program, "measuring{}, at most {:g} s".format(goal_words, plan.max_seconds + plan.max_warmup_seconds))
-    samples = take_samples(run, plan, tell=lambda words: say(program, words))
+    memory: List[Tuple[Optional[float], str]] = []
+    # After the warm-up: the runtime has all that it takes, and the samples take nothing yet.
+    samples = take_samples(
+        run, plan, tell=lambda words: say(program, words), warmed=lambda: memory.append(board.peak_memory())
+    )
     after = board.state()
     judgement = judge(
         samples.times_us, board.throttling_between(before, after), board.unreadable_in(after), samples.unsettled_after
@@ -37,6 +41,8 @@ def measured(program: str, run: Callable[[], object], plan: Plan, load_us: float
     every = math.ceil(len(samples.times_us) / MOST_SAMPLES_KEPT)
     return {
         **common_facts(program, judgement, before, after),
+        "peak_memory_mb": memory[0][0],
+        "memory_method": memory[0][1] + ", after the warm-up",
         **({} if goal is None else {"goal": goal}),
         **({} if every == 1 else {"samples_kept": "every {}th of {}".format(every, len(samples.times_us))}),
         "model": {"file_name": model.name, "size_bytes": model.stat().st_size},

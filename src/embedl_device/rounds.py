@@ -146,10 +146,11 @@ def take_samples(
     plan: Plan,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
     tell: Callable[[str], None] = lambda _: None,
+    warmed: Callable[[], object] = lambda: None,
 ) -> Samples:
     """Time a function: once cold, then until it is warm, then for the record.
 
-    ``tell`` hears how far a plan with a goal is, now and then.
+    ``tell`` hears how far a plan with a goal is, now and then; ``warmed`` is called after the warm-up.
     """
 
     def timed() -> float:
@@ -162,6 +163,7 @@ def take_samples(
     deadline = clock_ns() + plan.max_warmup_seconds * 1e9
     while not is_warm(warmup) and clock_ns() < deadline:
         warmup.append(timed())
+    warmed()
     times: List[float] = []
     goal = None if plan.percent is None else _Goal(plan.percent)
     start = clock_ns()

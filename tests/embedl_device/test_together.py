@@ -28,5 +28,5 @@ def test_inferences_per_second_are_those_of_the_windows() -> None:
     """Not those of the time between windows."""
     told = _described([window([0, 100, 200, 300], 100), window([9_000, 9_100], 100)])
     assert told["per_second"] == 10_000
-    assert told["window_medians_us"] == [100, 100]
+    assert told["window_means_us"] == [100, 100]
     assert told["waiting_share"] == 0.01

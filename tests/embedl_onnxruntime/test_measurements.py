@@ -44,7 +44,7 @@ def test_models_run_at_once(make_model: Any, tmp_path: Path) -> None:
     assert [row["file_name"] for row in answer["models"]] == ["one.onnx", "two.onnx"]
     for row in answer["models"]:
         for told in (row["alone"], row["beside"]):
-            assert len(told["window_medians_us"]) == 2 == answer["rounds"]
+            assert len(told["window_means_us"]) == 2 == answer["rounds"]
             assert told["inferences"] >= 2
             assert told["per_second"] > 0
     alone = answered("together", "--model", one, "--idle", 1, "--rounds", 2, "--window-seconds", 0.05)

@@ -25,6 +25,7 @@ from embedl_device.statistics._samples import (
     judge,
     judge_ratios,
     mean_interval,
+    mean_of,
     median_interval,
     percentile,
     relative_change,
@@ -46,7 +47,7 @@ from embedl_device.statistics._tails import (
 __all__ = [
     "BOUND_RULE", "PERCENTILE_RULE", "PERCENTS", "Interval", "Judgement", "LogError", "Ranked", "Ratio", "Series",
     "Summary", "Tail", "Verdict", "correlation_length", "effective_number", "fewest_samples", "judge",
-    "judge_ratios", "log_error", "mean_interval", "median_interval", "paired_ratio", "percentile", "rank",
+    "judge_ratios", "log_error", "mean_interval", "mean_of", "median_interval", "paired_ratio", "percentile", "rank",
     "ratio_of", "relative_change", "series_of", "slowest_of_bound", "spread", "summarize", "tail_facts", "tails",
     "trimmed_mean", "without_waiting",
 ]  # fmt: skip

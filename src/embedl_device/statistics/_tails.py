@@ -98,7 +98,15 @@ def summarize(values: Sequence[float], divisor: float = 1.0) -> Summary:
 def tails(values: Sequence[float], percents: Sequence[int] = PERCENTS) -> List[Tail]:
     """Return percentiles of samples in the order they were taken, with their bounds."""
     ordered = sorted(values)
-    return [_tail(values, ordered, percent) for percent in percents]
+    found = {percent: _tail(values, ordered, percent) for percent in percents}
+    lowest = None
+    for percent in sorted(found, reverse=True):
+        tail = found[percent]
+        # A higher percentile is never below a lower one, so that its bound holds for both.
+        if lowest is not None and tail.value is not None and (tail.high is None or lowest < tail.high):
+            found[percent] = tail._replace(high=lowest, reason=None)
+        lowest = found[percent].high if found[percent].high is not None else lowest
+    return [found[percent] for percent in percents]
 
 
 def tail_facts(values: Sequence[float]) -> Dict[str, Dict[str, object]]:

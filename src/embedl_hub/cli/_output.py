@@ -17,7 +17,7 @@ from embedl_hub.errors import ConfigError
 from embedl_hub.terminal import styled_console
 
 if TYPE_CHECKING:
-    from embedl_device.statistics import Ratio
+    from embedl_device.statistics import Ratio, Verdict
     from embedl_hub.tracking import Store
 
 JSON_WANTED = "embedl_hub.json"
@@ -173,6 +173,13 @@ def working(what: str) -> Iterator[None]:
 
     with styled_console(stderr=True).status(Text(plain(what))):
         yield
+
+
+def say_unless_stable(verdict: Verdict | None, reason: str | None) -> None:
+    """Warn of a measurement that is not stable, with why."""
+    if verdict is None or not verdict.is_stable:
+        why = reason or "nothing is known of it"
+        click.echo(f"! The measurement is {verdict or 'not judged'}: {why}{'' if why.endswith('?') else '.'}")
 
 
 def pairs(words: Sequence[str]) -> dict[str, str]:

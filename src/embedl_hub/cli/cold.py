@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from embedl_hub.cli._models import Where, measure, where_options
-from embedl_hub.cli._output import emit, number, table
+from embedl_hub.cli._output import emit, number, say_unless_stable, table
 from embedl_hub.cli._steps import step_facts
 from embedl_hub.core.document import find_metric
 from embedl_hub.core.profile import ColdStartProfiler
@@ -42,5 +42,4 @@ def command(
     table(("median of", "files in the page cache", "files read from storage"), rows)
     if result.cold_problem is not None:
         click.echo(f"! Starts without the page cache could not be measured: {result.cold_problem}.")
-    if result.verdict is None or not result.verdict.is_stable:
-        click.echo(f"! The measurement is {result.verdict}: {result.verdict_reason}.")
+    say_unless_stable(result.verdict, result.verdict_reason)

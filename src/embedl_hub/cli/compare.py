@@ -19,6 +19,7 @@ from embedl_hub.cli._output import (
     number,
     open_store,
     ratio_text,
+    say_unless_stable,
     table,
     working,
 )
@@ -72,8 +73,7 @@ def _show_paired(run: Run, result: PairedResult, names: Sequence[str]) -> None:
             f"! The models stood {result.waiting_share:.0%} of the time in the queue for a processor, while something "
             "else ran; it is in latency_median and not in the ratios."
         )
-    if result.verdict is None or not result.verdict.is_stable:
-        click.echo(f"! The measurement is {result.verdict}: {result.verdict_reason}.")
+    say_unless_stable(result.verdict, result.verdict_reason)
 
 
 _LAYERS_SHOWN = 10

@@ -18,7 +18,11 @@ from embedl_hub.errors import ConfigError
 @click.option("--clock-offset", type=float, metavar="SECONDS",
               help="How far the meter's clock is ahead of the device's, or, where its times begin at 0, when the load "
               "began; found by the step from rest to load if not given.")  # fmt: skip
-@click.option("--voltage", type=float, help="What a file with current alone was measured at, in V.")
+@click.option(
+    "--voltage",
+    type=click.FloatRange(min=0, min_open=True),
+    help="What a file with current alone was measured at, in V.",
+)
 @click.option("--time-zone", help="Of dates that name none, such as Europe/Stockholm; UTC if not given.")
 @home_option
 @json_option
@@ -44,6 +48,16 @@ def command(
             raise ConfigError(f"The journal of run {found.id} cannot be used: {error}.") from error
         result = metered(recording, record, clock_offset)
         energy = result.energy
+        if "problem" in energy:
+            raise ConfigError(
+                f"The meter's record gives no energy of an inference: {energy['problem']}. Its clock is taken as "
+                f"{result.offset_s:.2f} s ahead, {result.offset_words}; --clock-offset SECONDS says another."
+            )
+        if (energy.get("mean_w") or 0.0) <= 0:
+            raise ConfigError(
+                f"The meter's record has {energy.get('mean_w')} W under load, which nothing draws; are its leads or "
+                "its sign turned round?"
+            )
         with hub.client.start_run(RunType.CUSTOM, "energy by meter", device=found.device) as run:
             hub.client.log_artifact(meter, name="meter")
             if "input" in found.artifacts:
@@ -72,5 +86,3 @@ def command(
         rows[0] = ("energy", f"{rows[0][1]} ({number(ends['low'])} to {number(ends['high'])})")
     click.echo(f"{kept.id}, of run {found.id}")
     table(None, [*rows, ("clock offset", f"{result.offset_s:.2f} s, {result.offset_words}")])
-    if "problem" in energy:
-        click.echo(f"! There is no energy of an inference: {energy['problem']}.")

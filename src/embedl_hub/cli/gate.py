@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedl_hub.cli._models import toolchain_of
 from embedl_hub.cli._output import home_option, json_option, report, working
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.cli._steps import open_context
 from embedl_hub.comparison import Decision, gate, junit_xml
 from embedl_hub.core.component import Component, RunType
+from embedl_hub.core.profile import ColdStartProfiler, SustainedProfiler
 from embedl_hub.core.steps import model_of, options_of, read_arrays, run_of
-from embedl_hub.core.toolchain import components
+from embedl_hub.core.toolchain import components, find_component
 from embedl_hub.errors import ConfigError, HubError, TrackingError, quoted_list
 from embedl_hub.tracking import Run, Store, equal
 
@@ -116,6 +118,10 @@ def _without_layers(device: Device) -> Device:
     return dataclasses.replace(device, provider_config=dataclasses.replace(config, layer_runs=0))  # type: ignore[call-arg]
 
 
+_OF_ALL: tuple[type[Component], ...] = (ColdStartProfiler, SustainedProfiler)
+"""The profilers of one model that are the same for all toolchains."""
+
+
 class _Again:
     """Measures a recorded profile again: the same model, device and options."""
 
@@ -136,13 +142,20 @@ class _Again:
 
     def plan(self, run: Run) -> tuple[type[Component], Any, dict[str, object]]:
         """Return what to run again, or say why it cannot be."""
-        found = {each.__name__: each for each in components(RunType.PROFILE).values()}
+        found = {each.__name__: each for each in (*components(RunType.PROFILE).values(), *_OF_ALL)}
         if run.component not in found:
-            raise ConfigError(f"Run {run.id} was made by {run.component!r}; known profilers: {quoted_list(found)}.")
+            raise ConfigError(
+                f"Run {run.id} was made by {run.component!r}, which is not measured again here; known: "
+                f"{quoted_list(found)}. --no-repeat compares the records alone."
+            )
         component = found[run.component]
         if run.device is not None:
             self._ctx.find_device(run.device)
-        model = model_of(self._ctx, component, run)
+        # One for all toolchains does not say whose models it takes; the toolchain's own profiler does.
+        profiler = component
+        if component in _OF_ALL:
+            profiler = find_component(RunType.PROFILE, toolchain_of(self._ctx, [run.id]))
+        model = model_of(self._ctx, profiler, run)
         model.path.to_local(self._ctx)
         return component, model, {"device": run.device, **self._options(component, run)}
 

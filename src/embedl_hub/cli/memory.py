@@ -126,7 +126,7 @@ def _memory_of(hub: HubContext, device: str | None, *, here: bool) -> int | None
     """Return what a device's spec says; one that leaves it out is asked."""
     if device is not None:
         return hub.find_device(device).spec.memory_bytes or hub.device_spec(device).memory_bytes
-    if not here:
+    if not here and hub.devices:
         return None
     import os  # noqa: PLC0415 - only for this machine
 
@@ -147,7 +147,13 @@ def _draw(predicted: MemoryProfile, path: Path) -> None:
     drawn = memory_picture(predicted)
     if not drawn:
         raise ConfigError(f"There is nothing to draw: {predicted.problem}.")
-    path.write_text(drawn + "\n", encoding="utf-8")
+    if path.suffix.lower() != ".svg":
+        raise ConfigError(f"--picture is {str(path)!r}; the picture is an SVG file, so its name must end in .svg.")
+    try:
+        path.write_text(drawn + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"The picture cannot be written to {path}: {error}.") from error
+    click.echo(f"The picture is in {path}.", err=True)
 
 
 def _show(toolchain: Toolchain, predicted: MemoryProfile, fit: Fit) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from embedl_hub.cli._models import Where, measure, where_options
-from embedl_hub.cli._output import emit, number, progress, table
+from embedl_hub.cli._output import emit, number, progress, say_unless_stable, table
 from embedl_hub.cli._steps import chosen_device, find_run, open_context, step_facts
 from embedl_hub.core.document import find_metric
 from embedl_hub.core.profile import Progress, SustainedProfiler, watching
@@ -69,8 +69,7 @@ def command(
         click.echo(f"! There is no energy of an inference: {result.energy_problem}.")
     elif result.energy_sources is not None:
         click.echo(f"Energy is of {result.energy_sources}; idle power is taken off.")
-    if result.verdict is None or not result.verdict.is_stable:
-        click.echo(f"! The measurement is {result.verdict}: {result.verdict_reason}.")
+    say_unless_stable(result.verdict, result.verdict_reason)
 
 
 def _cell(result: Any, key: str) -> str:  # noqa: ANN401 - a SustainedResult

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from embedl_hub.cli._models import Where, measure, where_options
-from embedl_hub.cli._output import emit, number, ratio_text, table
+from embedl_hub.cli._output import emit, number, ratio_text, say_unless_stable, table
 from embedl_hub.core.profile import ConcurrentProfiler
 
 
@@ -57,5 +57,4 @@ def command(
         ],
         folds=True,
     )
-    if result.verdict is None or not result.verdict.is_stable:
-        click.echo(f"! The measurement is {result.verdict}: {result.verdict_reason}.")
+    say_unless_stable(result.verdict, result.verdict_reason)

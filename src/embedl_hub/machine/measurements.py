@@ -39,8 +39,8 @@ _PARTS = {
 _STARTS: Form = {"total_ms": _SUMMARY, "parts_ms": dict.fromkeys(_PARTS, _SUMMARY)}
 _COLD: Form = {"starts": int, "cached": _STARTS, "cold?": _STARTS, "cold_problem?": str}
 _ALONE: Form = {
-    "latency_ms": _SUMMARY,
-    "window_medians_us": [float],
+    "latency_ms": {"mean": float},
+    "window_means_us": [float],
     "per_second": float,
     "waiting_share?": float,
 }
@@ -117,7 +117,7 @@ def run_together(
 
 def _interference(row: Mapping[str, Any], machine: Machine[Any]) -> Ratio:
     try:
-        return paired_ratio(row["beside"]["window_medians_us"], row["alone"]["window_medians_us"])
+        return paired_ratio(row["beside"]["window_means_us"], row["alone"]["window_means_us"])
     except (ValueError, ArithmeticError) as error:
         raise RefusedError(f"The device program on {machine.title} gave times that are none: {error}") from error
 

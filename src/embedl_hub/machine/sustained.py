@@ -55,6 +55,11 @@ echo
 pid=$(sed -n 's/.*"pid": \\([0-9]\\{{1,9\\}}\\).*/\\1/p' "$1/{PROGRESS}")
 if [ -n "$pid" ] && kill -0 "$pid" 2>/dev/null; then echo alive; else echo gone; fi
 """
+# $1 the run's folder: ends its process; what it has written stays.
+_STOP = f"""\
+pid=$(sed -n 's/.*"pid": \\([0-9]\\{{1,9\\}}\\).*/\\1/p' "$1/{PROGRESS}")
+if [ -n "$pid" ]; then kill "$pid"; fi
+"""
 _LABEL = "edgeproof-sustained"
 
 _PROGRESS: Form = {
@@ -92,7 +97,11 @@ def sustain(
             lease_dir = None if device is None else ctx.find_device(device).lease_dir
             args += [] if lease_dir is None else ["--lease-dir", lease_dir]
             program.call_program(machine, driver.runtime, "sustain", args)
-        _await(machine, folder, collect or ctx.client.run.id)
+        try:
+            _await(machine, folder, collect or ctx.client.run.id)
+        except KeyboardInterrupt:
+            _stop(machine, folder, collect or ctx.client.run.id)
+            raise
         document = _brought(machine, folder, options.get("power_source"))
         ctx.client.log_artifact(machine.scratch / JOURNAL, name="journal")
         _keep(ctx, machine, document)
@@ -177,6 +186,18 @@ def _await(machine: Machine[Any], folder: RemotePath, run_id: str) -> None:
                 _LOG.warning("The load on %s ended without a word; what it had written counts.", machine.title)
             return
         time.sleep(_POLL_S)
+
+
+def _stop(machine: Machine[Any], folder: RemotePath, run_id: str) -> None:
+    """End a load, because whoever started it said so; a lost connection does not."""
+    try:
+        machine.runner.run(["sh", "-c", _STOP, _LABEL, str(folder)], hide=True, timeout_s=_QUICK_S)
+    except DeviceError as error:
+        _LOG.warning("The load on %s could not be ended and goes on: %s", machine.title, error)
+        return
+    _LOG.warning(
+        "The load on %s was ended. What it measured until then: embedl-hub sustain --collect %s", machine.title, run_id
+    )
 
 
 def _brought(machine: Machine[Any], folder: RemotePath, power_source: str | None) -> dict[str, Any]:

@@ -51,6 +51,7 @@ def _cold(document: ProfileDocument) -> Table:
         rows.append(Row(title, tuple("" if value is None else short(value) for value in values), share))
     problem = document.fact("cold_problem")
     hint = f"Medians over {document.numbers.get('starts'):.0f} starts of each kind, every one a process of its own."
+    hint += " The bars are the longer of the two."
     hint += f" None without the page cache: {problem}." if problem else ""
     return Table(
         "From the start of a process to the first answer", hint, tuple(kinds[kind] for kind in known), tuple(rows)
@@ -71,7 +72,8 @@ def _together(document: ProfileDocument) -> Table:
         )  # fmt: skip
         rows.append(Row(each.file_name, cells, each.latency_beside / longest if longest else None))
     columns = ("Alone, ms", "Beside the others, ms", "Ratio, 99 % interval", "", "Alone, 1/s", "Beside, 1/s")
-    hint = f"Medians over {document.numbers.get('rounds'):.0f} rounds; every model has a process of its own."
+    hint = f"Means over {document.numbers.get('rounds'):.0f} rounds; every model has a process of its own."
+    hint += " The bars are the latency beside the others."
     return Table("Models at once", hint, columns, tuple(rows))
 
 

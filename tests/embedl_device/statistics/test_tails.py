@@ -132,3 +132,16 @@ def test_equal_samples_have_a_bound() -> None:
     """A coarse clock may show one number only."""
     assert [tail.high for tail in tails([2.0] * 700)] == [2.0, 2.0, 2.0]
     assert [tail.effective for tail in tails([2.0] * 700)] == [700] * 3
+
+
+def test_a_bound_never_falls_as_the_percentile_rises() -> None:
+    """Slow states may leave few independent samples about one percentile and many about a higher one."""
+    random = np.random.default_rng(7)
+    for seed in range(30):
+        slow = np.repeat(random.random(40 + seed) < 0.1, 50)
+        values = (1 + random.random(len(slow)) + 10 * slow + 40 * (random.random(len(slow)) < 0.004)).tolist()
+        bounds = [tail.high for tail in tails(values)]
+        known = [bound for bound in bounds if bound is not None]
+        assert known == sorted(known)
+        # Where a higher percentile has a bound, a lower one has.
+        assert bounds[-1] is None or None not in bounds

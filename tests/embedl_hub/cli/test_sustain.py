@@ -30,3 +30,14 @@ def test_a_load_and_a_meters_record_of_it(tmp_path: Path) -> None:
     assert "kept no journal; give a run of: embedl-hub sustain" in wrong.stderr
     none = hub("sustain", "--collect", found["run"], **where)
     assert "put nothing under load" in none.stderr
+    backwards = tmp_path / "backwards.csv"
+    backwards.write_text(meter.read_text().replace(",9", ",-1").replace(",4", ",-9"))
+    turned = hub("energy", facts["run"], "--meter", backwards, "--clock-offset", "3", **where)
+    assert "W under load, which nothing draws" in turned.stderr
+    elsewhere = hub("energy", facts["run"], "--meter", meter, "--clock-offset", "1e9", **where)
+    assert "gives no energy of an inference" in elsewhere.stderr
+    zone = hub("energy", facts["run"], "--meter", meter, "--time-zone", "Mars/Olympus", **where)
+    assert "'Mars/Olympus' is no time zone" in zone.stderr
+    for wrong in (turned, elsewhere, zone):
+        assert wrong.returncode == 1
+    assert answer("run", "show", facts["run"], **where)["tags"]["energy_run"] == found["run"]

@@ -81,7 +81,7 @@ class ConcurrentModel:
 
     name: str  # what the run calls its file: ``input``, ``input_2``, ``input_3`` and so on
     file_name: str  # the file's own name
-    latency_alone: float  # median time of one inference while nothing else of these ran, in ms
+    latency_alone: float  # mean time of one inference while nothing else of these ran, in ms
     latency_beside: float  # the same while all the others ran too, in ms
     interference: Ratio  # beside over alone, with its 99 % interval
     fps_alone: float  # inferences per second
@@ -160,8 +160,8 @@ def concurrent_model(row: Mapping[str, Any]) -> ConcurrentModel:
     return ConcurrentModel(
         name=row["artifact"],
         file_name=row["file_name"],
-        latency_alone=alone["latency_ms"]["median"],
-        latency_beside=beside["latency_ms"]["median"],
+        latency_alone=alone["latency_ms"]["mean"],
+        latency_beside=beside["latency_ms"]["mean"],
         interference=Ratio(ratio["value"], ratio["low"], ratio["high"]),
         fps_alone=alone["per_second"],
         fps_beside=beside["per_second"],

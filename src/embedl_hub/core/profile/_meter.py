@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from embedl_device.sustained import Recording, Series, energy_from, integrated
 from embedl_hub.errors import ConfigError
@@ -92,7 +92,10 @@ def _read(file: io.StringIO, voltage: float | None, time_zone: str | None) -> Me
     columns = _columns(titles, voltage)
     file.seek(0)
     rows = _rows(csv.reader(file, delimiter=delimiter), place + 1, columns, has_decimal_comma=delimiter != ",")
-    zone = ZoneInfo(time_zone) if time_zone else dt.UTC
+    try:
+        zone = ZoneInfo(time_zone) if time_zone else dt.UTC
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"{time_zone!r:.60} is no time zone; give a name such as Europe/Stockholm") from None
     times: list[float] = []
     values: list[float] = []
     scale, is_absolute = 0.0, True
@@ -149,8 +152,10 @@ def _columns(titles: Sequence[str], voltage: float | None) -> dict[str, int]:
         return {name: found[name] for name in ("time", "current", "voltage")}
     if "current" in found and voltage is not None:
         return {name: found[name] for name in ("time", "current")}
-    raise ValueError(f"of its columns {', '.join(titles)} none is power, energy, or current with voltage; --voltage V "
-                     "says at what voltage a current flowed")  # fmt: skip
+    raise ValueError(
+        f"of its columns {', '.join(titles)[:200]!r} none is power, energy, or current with voltage; --voltage V says "
+        "at what voltage a current flowed"
+    )
 
 
 def _rows(

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from embedl_hub.core.component import RunType
 from embedl_hub.core.document import LayerRow, ProfileDocument
 from embedl_hub.core.invoke import InvokeError
 from embedl_hub.core.profile import ProfileError, log_document
+from embedl_hub.errors import TrackingError
 from embedl_hub.machine import program
 from embedl_hub.machine.memory import foresee_memory, told_memory, with_memory
 from embedl_hub.models.module_names import source_of, with_modules
@@ -61,7 +63,9 @@ def profile_model(
         local, compiled = log_and_read(ctx, model)
         args = program.data_arguments(machine, inputs_of(compiled), input_data)
         shapes = {name: np.shape(array) for name, array in (input_data or {}).items()}
-        predicted = foresee_memory(ctx, machine, lambda: predicted_memory(machine, compiled, shapes))
+        predicted = foresee_memory(
+            ctx, machine, lambda: predicted_memory(machine, compiled, shapes, _unoptimized(ctx, model, local))
+        )
         trace = machine.folder / "trace.json"
         args += ["--keep-trace", str(trace), *_settings(machine, require_provider)]
         answer = program.profile_there(machine, RUNTIME, program.send_model(machine, model.path, local), args, until)
@@ -110,13 +114,26 @@ def invoke_model(
         check_data(inputs_of(compiled), data, "input_data")
         program.log_input_data(ctx, input_data)
         shapes = {name: np.shape(array) for name, array in data.items()}
-        foresee_memory(ctx, machine, lambda: predicted_memory(machine, compiled, shapes))
+        foresee_memory(
+            ctx, machine, lambda: predicted_memory(machine, compiled, shapes, _unoptimized(ctx, model, local))
+        )
         entry = program.send_model(machine, model.path, local)
         outputs, answer = program.infer(ctx, machine, RUNTIME, entry, data, settings(machine.config))
         output = program.original_names(outputs, {} if use_compiled_names else model.output_name_mapping)
     warn_of_kernels(ctx, machine, answer, local)
     program.log_output(ctx, output)
     return ONNXRuntimeInvocationResult.from_current_run(ctx, output=output)
+
+
+def _unoptimized(ctx: HubContext, model: ONNXRuntimeCompiledModel, local: Path) -> Path | None:
+    """Return the file of a model that no compiler of ours made, as far as the store tells."""
+    store, run_id = ctx.client.store, model.path.run_id
+    if store is None or run_id is None:
+        return None
+    try:
+        return None if store.run(run_id).type == RunType.COMPILE else local
+    except TrackingError:
+        return None  # made elsewhere, and not sent along
 
 
 def log_and_read(ctx: HubContext, model: ONNXRuntimeCompiledModel) -> tuple[Path, onnx.ModelProto]:

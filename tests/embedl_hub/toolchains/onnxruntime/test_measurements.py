@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.cli import answer, hub
 from support.models import residual_net, save
 
 from embedl_device.statistics import Ratio
@@ -68,7 +69,7 @@ def test_models_at_once_are_recorded(device: Device, model: Path, tmp_path: Path
         assert metrics["rounds"] == 2
         table = table_of(document_of(run)[0])
         assert table is not None
-        assert table.hint.startswith("Medians over 2 rounds")
+        assert table.hint.startswith("Means over 2 rounds")
         assert [row.name for row in table.rows] == [each.file_name for each in result.models]
         assert metrics["latency_beside_2"] == result.models[1].latency_beside
         assert find_metric("latency_beside_2").unit == "ms"
@@ -86,6 +87,16 @@ def test_models_at_once_are_recorded(device: Device, model: Path, tmp_path: Path
 def test_what_an_interval_shows(ratio: Ratio, told: str) -> None:
     """In words."""
     assert ConcurrentModel("input", "a.onnx", 1.0, 1.3, ratio, 10.0, 8.0).conclusion == told
+
+
+def test_a_start_is_measured_again_by_the_gate(model: Path, tmp_path: Path) -> None:
+    """As a profile is: the same model and options."""
+    home = {"EMBEDL_HUB_HOME": str(tmp_path / "home")}
+    runs = [answer("cold", model, "--here", "--starts", "1", **home)["run"] for _ in range(2)]
+    words = ("--metric", "start_time", "--tolerance", "900%", "--most-pairs", "3")
+    done = hub("gate", runs[0], "--baseline", runs[1], *words, **home)
+    assert done.returncode == 0, done.stderr
+    assert "3 turns" in done.stdout
 
 
 def test_what_cannot_be_measured_so_is_refused(here: Device, model: Path) -> None:

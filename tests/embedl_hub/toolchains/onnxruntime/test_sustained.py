@@ -157,6 +157,24 @@ def test_a_killed_hub_ends_nothing(make_board: MakeDevice, model: Path, tmp_path
         assert document["sustained"]["seconds"] == pytest.approx(4, abs=0.5)
 
 
+def test_who_says_stop_ends_the_load(here: Device, model: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Unlike a lost connection; what was measured until then can be collected."""
+
+    def interrupt(progress: Progress) -> None:
+        if (progress.at_s or 0) > 0.5:
+            raise KeyboardInterrupt
+
+    with temporary_context([here]) as ctx:
+        compiled = ONNXRuntimeCompiler().run(ctx, model)
+        with pytest.raises(KeyboardInterrupt), watching(interrupt):
+            SustainedProfiler(seconds=60.0, idle_seconds=0.3).run(ctx, compiled)
+        assert ctx.client.store is not None
+        (stopped,) = ctx.client.store.runs("name = 'SustainedProfiler'")
+        assert f"embedl-hub sustain --collect {stopped.id}" in caplog.text
+        result = SustainedProfiler(seconds=60.0, idle_seconds=0.3).run(ctx, compiled, collect=stopped.id)
+        assert result.steady_latency.value > 0
+
+
 def test_a_load_that_is_killed_counts_as_far_as_it_came(make_board: MakeDevice, model: Path, tmp_path: Path) -> None:
     """A board that runs out of memory, or is switched off: what was written is the result, and that is said."""
     device = make_board(LocalCommandRunner())

@@ -42,12 +42,20 @@ def plan_file(path: Path, config: ProviderConfig | None = None) -> MemoryProfile
     return replace(predicted, method=f"{predicted.method}; {note}")
 
 
-def predicted_memory(machine: Machine[ONNXRuntimeConfig], compiled: onnx.ModelProto, shapes: Shapes) -> MemoryProfile:
-    """Predict what a compiled model takes on a machine."""
+def predicted_memory(
+    machine: Machine[ONNXRuntimeConfig], compiled: onnx.ModelProto, shapes: Shapes, unoptimized: Path | None = None
+) -> MemoryProfile:
+    """Predict what a model takes on a machine; one that came as a file is optimized first, as the runtime will."""
     if machine.config.execution_providers[:1] not in ((), ("CPUExecutionProvider",)):
         names = ", ".join(machine.config.execution_providers)
         return MemoryProfile(METHOD, problem=f"predictions are for the CPU, and the model runs on {names}")
-    return predict_memory(compiled, machine.config.threads, shapes)
+    with scratch_folder() as scratch:
+        file = None
+        if unoptimized is not None:
+            source = model_file(unoptimized) if unoptimized.is_dir() else unoptimized
+            file = _optimized(source, scratch / "optimized.onnx", machine.config)
+        graph = compiled if file is None else read_graph(file)
+        return predict_memory(graph, machine.config.threads, shapes)
 
 
 def _optimized(path: Path, output: Path, settings: ONNXRuntimeConfig) -> Path | None:
