@@ -27,9 +27,9 @@ from embedl_hub.core.device import Device, LiteRTConfig, ONNXRuntimeConfig
 from embedl_hub.errors import HubError
 from embedl_hub.models.onnx_file import read_graph
 from embedl_hub.toolchains.executorch import memory as executorch
-from embedl_hub.toolchains.onnxruntime.memory import predict_memory
 from embedl_hub.toolchains.onnxruntime.memory.measured import measured_memory as onnxruntime_measured
-from embedl_hub.toolchains.tflite import memory as tflite
+from embedl_hub.toolchains.onnxruntime.memory.predict import predict_memory
+from embedl_hub.toolchains.tflite.memory import predict as tflite
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from figures import Figure, bounded, rate

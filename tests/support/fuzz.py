@@ -564,7 +564,7 @@ def tflite() -> Reader:
     from embedl_hub.refusal import RefusedError
     from embedl_hub.toolchains.tflite.config import LiteRTConfig
     from embedl_hub.toolchains.tflite.graph import read_graph
-    from embedl_hub.toolchains.tflite.memory import plan_file
+    from embedl_hub.toolchains.tflite.memory.predict import plan_file
 
     def read(file: Path) -> None:
         read_graph(file)

@@ -17,8 +17,8 @@ from embedl_hub.models import onnx_file
 from embedl_hub.quantization.steps import Wanted, prepare, quantize_there
 from embedl_hub.refusal import RefusedError, refusals_as
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeCompiledModel
-from embedl_hub.toolchains.onnxruntime.memory import OWN_BYTES
 from embedl_hub.toolchains.onnxruntime.memory.file import predicted_memory
+from embedl_hub.toolchains.onnxruntime.memory.predict import OWN_BYTES
 from embedl_hub.toolchains.onnxruntime.memory.shapes import TensorType
 from embedl_hub.toolchains.onnxruntime.predict import is_wanted, predict
 from embedl_hub.toolchains.onnxruntime.runtime import RUNTIME, settings, warn_of_kernels

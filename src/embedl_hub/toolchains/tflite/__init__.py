@@ -22,5 +22,5 @@ TOOLCHAIN = Toolchain(
     paired_profiler=TFLitePairedProfiler, invoker=TFLiteInvoker, device_kinds=(BOARD_KIND,), local_config=LiteRTConfig,
     providers=dict.fromkeys((LOCAL, TYPE), "embedl_hub.toolchains.tflite.providers"), doctor=check_converter,
     install=install_converter, driver="embedl_hub.toolchains.tflite.profile:DRIVER",
-    memory_planner="embedl_hub.toolchains.tflite.memory:plan_file",
+    memory_planner="embedl_hub.toolchains.tflite.memory.predict:plan_file",
 )  # fmt: skip

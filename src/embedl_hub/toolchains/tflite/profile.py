@@ -24,7 +24,7 @@ from embedl_hub.toolchains.tflite.components import TFLiteInvocationResult, TFLi
 from embedl_hub.toolchains.tflite.config import EmbedlLiteRTConfig, LiteRTConfig
 from embedl_hub.toolchains.tflite.converter import as_converted, as_source
 from embedl_hub.toolchains.tflite.graph import read_graph
-from embedl_hub.toolchains.tflite.memory import measured_memory, plan_file
+from embedl_hub.toolchains.tflite.memory.predict import measured_memory, plan_file
 
 if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext

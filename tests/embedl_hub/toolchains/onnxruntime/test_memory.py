@@ -21,11 +21,11 @@ from embedl_hub.core.invoke import InvokeError, ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler, ONNXRuntimeProfilingResult, ProfileError
 from embedl_hub.models.onnx_file import fix_input_shape, read_graph
 from embedl_hub.testing import temporary_context
-from embedl_hub.toolchains.onnxruntime.memory import predict_memory
 from embedl_hub.toolchains.onnxruntime.memory.arena import Arena
 from embedl_hub.toolchains.onnxruntime.memory.file import plan_file
 from embedl_hub.toolchains.onnxruntime.memory.measured import measured_memory
 from embedl_hub.toolchains.onnxruntime.memory.planner import plan_buffers, run_order
+from embedl_hub.toolchains.onnxruntime.memory.predict import predict_memory
 from embedl_hub.toolchains.onnxruntime.memory.shapes import infer_types
 
 

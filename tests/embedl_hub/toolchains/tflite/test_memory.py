@@ -14,9 +14,9 @@ from embedl_hub.core.device import Device, DeviceSpec, LiteRTConfig
 from embedl_hub.core.profile import ProfileError, TFLiteProfiler
 from embedl_hub.core.steps import keep_model
 from embedl_hub.testing import temporary_context
-from embedl_hub.toolchains.tflite.memory import measured_memory, plan_file
 from embedl_hub.toolchains.tflite.memory.layout import read_layout
 from embedl_hub.toolchains.tflite.memory.planner import Use, place, plan_arena
+from embedl_hub.toolchains.tflite.memory.predict import measured_memory, plan_file
 from embedl_litert.session import Model, Settings
 
 OWN = LiteRTConfig(xnnpack=False)

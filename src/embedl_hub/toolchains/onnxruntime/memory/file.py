@@ -13,7 +13,7 @@ from embedl_hub.core.document import MemoryProfile
 from embedl_hub.machine.machine import scratch_folder
 from embedl_hub.models.onnx_file import model_file, read_graph
 from embedl_hub.toolchains.onnxruntime.config import ONNXRuntimeConfig
-from embedl_hub.toolchains.onnxruntime.memory import METHOD, predict_memory
+from embedl_hub.toolchains.onnxruntime.memory.predict import METHOD, predict_memory
 
 if TYPE_CHECKING:
     import onnx

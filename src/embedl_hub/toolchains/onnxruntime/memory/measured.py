@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.document import LayerMemory, MemoryProfile
-from embedl_hub.toolchains.onnxruntime.memory import arena_parts
 from embedl_hub.toolchains.onnxruntime.memory.kernels import weights_of
 from embedl_hub.toolchains.onnxruntime.memory.planner import plan_buffers
+from embedl_hub.toolchains.onnxruntime.memory.predict import arena_parts
 from embedl_hub.toolchains.onnxruntime.memory.shapes import infer_types
 
 if TYPE_CHECKING:
