@@ -65,6 +65,10 @@ def command(
     table(None, [(find_metric(key).title, _cell(result, key)) for key in _ROWS])
     if result.onset is None:
         click.echo("No throttling was seen that the latency shows.")
+    if (missed := run.metric("missed")) is not None and missed.value:
+        click.echo(
+            f"! {missed.value:,.0f} inferences came too late for the rate: the device is not fast enough for it."
+        )
     if result.energy_problem is not None:
         click.echo(f"! There is no energy of an inference: {result.energy_problem}.")
     elif result.energy_sources is not None:

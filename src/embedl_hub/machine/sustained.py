@@ -226,6 +226,7 @@ def _keep(ctx: HubContext, machine: Machine[Any], document: dict[str, Any]) -> N
     ends = {
         "steady_ratio_low": sustained["ratio"]["low"],
         "steady_ratio_high": sustained["ratio"]["high"],
+        "missed": sustained.get("missed"),
         "energy_low": (energy.get("energy") or {}).get("low"),
         "energy_high": (energy.get("energy") or {}).get("high"),
     }

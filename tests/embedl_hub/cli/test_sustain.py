@@ -41,3 +41,5 @@ def test_a_load_and_a_meters_record_of_it(tmp_path: Path) -> None:
     for wrong in (turned, elsewhere, zone):
         assert wrong.returncode == 1
     assert answer("run", "show", facts["run"], **where)["tags"]["energy_run"] == found["run"]
+    late = hub("sustain", model, "--here", "--seconds", "1", "--idle-seconds", "0", "--rate", "1000000", **where)
+    assert "inferences came too late for the rate" in late.stdout
