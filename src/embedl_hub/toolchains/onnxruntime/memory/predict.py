@@ -19,8 +19,6 @@ from embedl_hub.toolchains.onnxruntime.memory.shapes import Shapes, Types, infer
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["METHOD", "OWN_BYTES", "arena_parts", "plan_graph", "predict_memory"]
-
 METHOD = "predicted from the file by ONNX Runtime's rules for buffers and its CPU arena"
 # The program with a model of one operator, on x86-64: Python, numpy and the runtime.
 OWN_BYTES = 64_000_000

@@ -15,8 +15,6 @@ from embedl_hub.toolchains.tflite.memory.planner import ALIGNMENT, ArenaPlan, Pl
 if TYPE_CHECKING:
     from embedl_hub.core.device import ProviderConfig
 
-__all__ = ["METHOD", "measured_memory", "plan_file"]
-
 METHOD = "predicted from the file by LiteRT's rules for its arena"
 # The program with a model of a few operators, on x86-64: Python, numpy and the runtime.
 _OWN_BYTES = 48_000_000
