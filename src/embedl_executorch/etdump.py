@@ -7,8 +7,10 @@ not have. The layout is that of ``devtools/etdump/etdump_schema_flatcc.fbs``, fo
 from __future__ import annotations
 
 import struct
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
+from embedl_device.flatbuffer import FlatBuffer
+from embedl_device.readers import UnreadableError
 from embedl_device.statistics import percentile
 
 _MAGIC = b"ED00"
@@ -21,7 +23,6 @@ _NAME, _INSTRUCTION, _DELEGATE_NAME, _START, _END = 0, 2, 4, 6, 7  # ProfileEven
 _FRAMES = frozenset({"Method::execute", "OPERATOR_CALL", "DELEGATE_CALL", "Method::init", "Program::load_method"})
 _KERNEL = "native_call_"
 _TICKS = 1e3  # per us
-_MOST_EVENTS = 10_000_000
 
 
 class NoLayersError(Exception):
@@ -45,18 +46,15 @@ def read_runs(content: bytes) -> List[List[Event]]:
         raise NoLayersError("this build of the runtime writes no event dump, or one of another format")
     try:
         return _Reader(content).runs()
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (UnreadableError, struct.error, IndexError, UnicodeDecodeError) as error:
         raise NoLayersError("the event dump cannot be read: {}".format(error)) from error
 
 
-class _Reader:
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
+class _Reader(FlatBuffer):
     def runs(self) -> List[List[Event]]:
         found = []
         # One block has the events of one run; times are in ns, of which XNNPACK counts thousands.
-        for block in self._tables(self._pointer(0), _RUNS):
+        for block in self.tables(self.root, _RUNS):
             raw = [self._event(table) for table in self._profiles(block)]
             runs: List[List[Tuple[str, int, bool, int]]] = [[]]
             for event in raw:
@@ -67,54 +65,14 @@ class _Reader:
         return found
 
     def _profiles(self, block: int) -> List[int]:
-        tables = (self._field(event, _PROFILE) for event in self._tables(block, _EVENTS))
-        return [self._pointer(at) for at in tables if at is not None]
+        tables = (self.inner(event, _PROFILE) for event in self.tables(block, _EVENTS))
+        return [table for table in tables if table is not None]
 
     def _event(self, table: int) -> Tuple[str, int, bool, int]:
-        own, delegate = self._text(table, _NAME), self._text(table, _DELEGATE_NAME)
-        at = self._field(table, _INSTRUCTION)
-        instruction = -1 if at is None else self._number("<i", at)
-        spent = self._long(table, _END) - self._long(table, _START)
+        own, delegate = self.text(table, _NAME), self.text(table, _DELEGATE_NAME)
+        instruction = self.scalar(table, _INSTRUCTION, "<i", -1)
+        spent = self.scalar(table, _END, "<Q") - self.scalar(table, _START, "<Q")
         return own or delegate, instruction, bool(delegate), spent
-
-    def _long(self, table: int, index: int) -> int:
-        at = self._field(table, index)
-        return 0 if at is None else self._number("<Q", at)
-
-    def _text(self, table: int, index: int) -> str:
-        at = self._field(table, index)
-        if at is None:
-            return ""
-        start = self._pointer(at)
-        size = self._number("<I", start)
-        return self._content[start + 4 : start + 4 + size].decode("utf-8")
-
-    def _tables(self, table: int, index: int) -> List[int]:
-        at = self._field(table, index)
-        if at is None:
-            return []
-        start = self._pointer(at)
-        count = self._number("<I", start)
-        if count > min(_MOST_EVENTS, len(self._content) // 4):
-            raise struct.error("it says that it holds {} items".format(count))
-        return [self._pointer(start + 4 + 4 * item) for item in range(count)]
-
-    def _field(self, table: int, index: int) -> Optional[int]:
-        """Return where a field of a table is, or None when it has its default."""
-        layout = table - self._number("<i", table)
-        place = 4 + 2 * index
-        if place >= self._number("<H", layout):
-            return None
-        offset = self._number("<H", layout + place)
-        return table + offset if offset else None
-
-    def _pointer(self, at: int) -> int:
-        return at + self._number("<I", at)
-
-    def _number(self, form: str, at: int) -> int:
-        if at < 0:
-            raise struct.error("it points before its beginning")
-        return int(struct.unpack_from(form, self._content, at)[0])
 
 
 def _operators(run: Sequence[Tuple[str, int, bool, int]]) -> List[Event]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from embedl_device.flatbuffer import FlatBuffer
 from embedl_device.readers import UnreadableError, read_plain, telling
 from embedl_hub.core.document import LayerMemory, MemoryPart, MemoryProfile
 from embedl_hub.refusal import RefusedError
@@ -93,117 +94,56 @@ def read_program(path: Path) -> Program:
         raise RefusedError(f"{path} is not an ExecuTorch program, or it was cut short: {error}.") from error
 
 
-class _Reader:
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._left = max(100_000, len(content))
-
+class _Reader(FlatBuffer):
     def program(self) -> Program:
-        root = self._pointer(0)
-        plans = {self._text(table, _NAME): table for table in self._tables(root, _PLANS)}
+        root = self.root
+        plans = {self.text(table, _NAME): table for table in self.tables(root, _PLANS)}
         if _FORWARD not in plans:
             raise UnreadableError("it has no method forward")
         plan = plans[_FORWARD]
-        names = [self._text(table, _NAME) for table in self._tables(plan, _OPERATORS)]
-        delegates = [self._text(table, _NAME) for table in self._tables(plan, _DELEGATES)]
-        buffers = tuple(self._numbers(plan, _SIZES, "<q"))
-        places = [self._place(index, table, buffers) for index, table in enumerate(self._tables(plan, _VALUES))]
+        names = [self.text(table, _NAME) for table in self.tables(plan, _OPERATORS)]
+        delegates = [self.text(table, _NAME) for table in self.tables(plan, _DELEGATES)]
+        buffers = tuple(self.numbers(plan, _SIZES, "<q"))
+        places = [self._place(index, table, buffers) for index, table in enumerate(self.tables(plan, _VALUES))]
         calls = []
-        for chain in self._tables(plan, _CHAINS):
-            calls += [self._call(table, names, delegates) for table in self._tables(chain, 2)]
-        segments = [self._scalar(table, 1, "<Q") for table in self._tables(root, _SEGMENTS)]
+        for chain in self.tables(plan, _CHAINS):
+            calls += [self._call(table, names, delegates) for table in self.tables(chain, 2)]
+        segments = [self.scalar(table, 1, "<Q") for table in self.tables(root, _SEGMENTS)]
         return Program(
             buffers,
             {place.value: place for place in places if place is not None},
             tuple(call for call in calls if call is not None),
-            tuple(self._numbers(plan, _OUTPUTS, "<i")),
+            tuple(self.numbers(plan, _OUTPUTS, "<i")),
             sum(segments),
         )
 
     def _place(self, index: int, value: int, buffers: Sequence[int]) -> _Place | None:
-        if self._scalar(value, 0, "<B") != _TENSOR:
+        if self.scalar(value, 0, "<B") != _TENSOR:
             return None
-        table = self._inner(value, 1)
-        allocation = None if table is None else self._field(table, _ALLOCATION)
+        table = self.inner(value, 1)
+        allocation = None if table is None else self.field(table, _ALLOCATION)
         if table is None or allocation is None:
             return None
-        details = self._pointer(allocation)
-        low, high = self._scalar(details, 1, "<I"), self._scalar(details, 2, "<I")
-        element = _ELEMENTS.get(self._scalar(table, _TYPE, "<b"))
+        details = self.pointer(allocation)
+        low, high = self.scalar(details, 1, "<I"), self.scalar(details, 2, "<I")
+        element = _ELEMENTS.get(self.scalar(table, _TYPE, "<b"))
         if element is None:
             raise UnreadableError("it has tensors of a type whose size is not known")
-        size = element * math.prod(max(number, 0) for number in self._numbers(table, _SHAPE, "<i"))
-        memory, offset = self._scalar(details, 0, "<I"), low + (high << 32)
+        size = element * math.prod(max(number, 0) for number in self.numbers(table, _SHAPE, "<i"))
+        memory, offset = self.scalar(details, 0, "<I"), low + (high << 32)
         if memory >= len(buffers) or offset + size > buffers[memory]:
             raise UnreadableError(f"tensor {index} lies outside its buffer")
         return _Place(index, memory, offset, size)
 
     def _call(self, instruction: int, names: Sequence[str], delegates: Sequence[str]) -> _Call | None:
-        kind, table = self._scalar(instruction, 0, "<B"), self._inner(instruction, 1)
+        kind, table = self.scalar(instruction, 0, "<B"), self.inner(instruction, 1)
         if table is None or kind not in {_KERNEL_CALL, _DELEGATE_CALL}:
             return None
-        number = self._scalar(table, 0, "<i")
+        number = self.scalar(table, 0, "<i")
         titles = names if kind == _KERNEL_CALL else delegates
         if not 0 <= number < len(titles):
             raise UnreadableError(f"it calls number {number} of {len(titles)}")
-        return _Call(titles[number], kind == _DELEGATE_CALL, tuple(self._numbers(table, 1, "<i")))
-
-    def _inner(self, table: int, index: int) -> int | None:
-        at = self._field(table, index)
-        return None if at is None else self._pointer(at)
-
-    def _scalar(self, table: int, index: int, form: str) -> int:
-        at = self._field(table, index)
-        return 0 if at is None else self._number(form, at)
-
-    def _text(self, table: int, index: int) -> str:
-        at = self._field(table, index)
-        if at is None:
-            return ""
-        start = self._pointer(at)
-        size = self._number("<I", start)
-        self._take(size)
-        return self._content[start + 4 : start + 4 + size].decode("utf-8")
-
-    def _tables(self, table: int, index: int) -> list[int]:
-        start, count = self._vector(table, index)
-        return [self._pointer(start + 4 * item) for item in range(count)]
-
-    def _numbers(self, table: int, index: int, form: str) -> list[int]:
-        start, count = self._vector(table, index)
-        size = struct.calcsize(form)
-        return [self._number(form, start + size * item) for item in range(count)]
-
-    def _vector(self, table: int, index: int) -> tuple[int, int]:
-        at = self._field(table, index)
-        if at is None:
-            return 0, 0
-        start = self._pointer(at)
-        count = self._number("<I", start)
-        self._take(count)
-        return start + 4, count
-
-    def _take(self, count: int) -> None:
-        self._left -= count
-        if self._left < 0:
-            raise UnreadableError("it names the same parts so often that it would burst")
-
-    def _field(self, table: int, index: int) -> int | None:
-        """Return where a field of a table is, or None when it has its default."""
-        layout = table - self._number("<i", table)
-        place = 4 + 2 * index
-        if place >= self._number("<H", layout):
-            return None
-        offset = self._number("<H", layout + place)
-        return table + offset if offset else None
-
-    def _pointer(self, at: int) -> int:
-        return at + self._number("<I", at)
-
-    def _number(self, form: str, at: int) -> int:
-        if at < 0:
-            raise UnreadableError("it points before its beginning")
-        return int(struct.unpack_from(form, self._content, at)[0])
+        return _Call(titles[number], kind == _DELEGATE_CALL, tuple(self.numbers(table, 1, "<i")))
 
 
 def _profile(program: Program, method: str) -> MemoryProfile:
