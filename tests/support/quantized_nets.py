@@ -66,3 +66,14 @@ def ratio_db(reference: torch.Tensor, found: torch.Tensor) -> float:
     """Return the signal-to-noise ratio in dB."""
     noise = float((reference - found).double().pow(2).sum())
     return float("inf") if noise == 0 else float(10 * torch.log10(reference.double().pow(2).sum() / noise))
+
+
+def shifted() -> nn.Sequential:
+    """Return two convolutions whose weights all lie just above a step of four bits: rounding shifts every output."""
+    model = nn.Sequential(nn.Conv2d(16, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 1)).eval()
+    with torch.no_grad():
+        for layer in (model[0], model[2]):
+            assert isinstance(layer, nn.Conv2d)
+            layer.weight.copy_((torch.randint(-6, 7, layer.weight.shape) + 0.45) / 40)
+            layer.weight[:, 0] = 7 / 40
+    return model

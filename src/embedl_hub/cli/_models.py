@@ -67,7 +67,7 @@ def toolchain_of(ctx: HubContext, models: Sequence[str]) -> str:
     found = {word: _toolchain(ctx, word) for word in models}
     if len(set(found.values())) > 1:
         listed = "; ".join(f"{word}: {toolchain}" for word, toolchain in found.items())
-        raise ConfigError(f"Models in turns must be of one toolchain, but these are not: {listed}.")
+        raise ConfigError(f"The models must be of one toolchain, but these are not: {listed}.")
     return found[models[0]]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_device.statistics import Ratio, paired_ratio
 from embedl_hub.core.document import ProfileDocument
 from embedl_hub.core.profile import (
+    START_PARTS,
     ColdStartProfiler,
     ColdStartResult,
     ConcurrentProfiler,
@@ -32,11 +33,7 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, np.ndarray]
 
 _SUMMARY: Form = {"median": float}
-# The parts of a start, by the metrics that they are logged as.
-_PARTS = {
-    "process": "process_time", "import": "import_time", "load": "load_time", "first_inference": "first_latency"
-}  # fmt: skip
-_STARTS: Form = {"total_ms": _SUMMARY, "parts_ms": dict.fromkeys(_PARTS, _SUMMARY)}
+_STARTS: Form = {"total_ms": _SUMMARY, "parts_ms": dict.fromkeys(START_PARTS, _SUMMARY)}
 _COLD: Form = {"starts": int, "cached": _STARTS, "cold?": _STARTS, "cold_problem?": str}
 _ALONE: Form = {
     "latency_ms": {"mean": float},
@@ -64,7 +61,7 @@ def cold_starts(
     for end, starts_of in (("", document["cached"]), ("_cold", cold)):
         if starts_of is not None:
             ctx.client.log_metric(f"start_time{end}", starts_of["total_ms"]["median"])
-            for part, name in _PARTS.items():
+            for part, name in START_PARTS.items():
                 ctx.client.log_metric(f"{name}{end}", starts_of["parts_ms"][part]["median"])
     return ColdStartResult.from_current_run(ctx)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from embedl_hub.core.document import ProfileDocument, find_metric
-from embedl_hub.core.profile import concurrent_model
+from embedl_hub.core.profile import START_PARTS, concurrent_model
 from embedl_hub.notebook import short
 
 
@@ -29,11 +29,6 @@ class Table:
     rows: tuple[Row, ...]
 
 
-_PARTS = {
-    "process": "process_time", "import": "import_time", "load": "load_time", "first_inference": "first_latency"
-}  # fmt: skip
-
-
 def _cold(document: ProfileDocument) -> Table:
     kinds = {"cached": "Files in the page cache, ms", "cold": "Files read from storage, ms"}
 
@@ -43,7 +38,7 @@ def _cold(document: ProfileDocument) -> Table:
 
     known = [kind for kind in kinds if median(kind, "total_ms") is not None]
     longest = max((median(kind, "total_ms") or 0.0 for kind in known), default=0.0)
-    parts = [(find_metric(name).title, ("parts_ms", part)) for part, name in _PARTS.items()]
+    parts = [(find_metric(name).title, ("parts_ms", part)) for part, name in START_PARTS.items()]
     rows = []
     for title, path in (*parts, (find_metric("start_time").title, ("total_ms",))):
         values = [median(kind, *path) for kind in known]

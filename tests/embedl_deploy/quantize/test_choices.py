@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.quantized_nets import ratio_db, residual, settled
+from support.quantized_nets import ratio_db, residual, settled, shifted
 from torch import fx, nn
 
 from embedl_deploy import transform
@@ -163,12 +163,7 @@ def test_a_gain_is_compared_sample_by_sample() -> None:
 def test_a_correction_that_harms_unseen_samples_is_undone() -> None:
     """A bias that fits the calibration data, and is far too much for the rest."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(16, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 1)).eval()
-    with torch.no_grad():
-        for layer in (model[0], model[2]):
-            assert isinstance(layer, nn.Conv2d)
-            layer.weight.copy_((torch.randint(-6, 7, layer.weight.shape) + 0.45) / 40)
-            layer.weight[:, 0] = 7 / 40
+    model = shifted()
     data = [torch.rand(8, 16, 4, 4) + 1 for _ in range(4)]
     network = transform(model, (data[0],), ONNXRUNTIME).model
     for held, kept in ((torch.rand(16, 16, 4, 4) + 1, True), (torch.rand(16, 16, 4, 4) / 10, False)):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.quantized_nets import Mixer, residual, settled
+from support.quantized_nets import Mixer, residual, settled, shifted
 from torch import fx, nn
 
 from embedl_deploy import transform
@@ -171,12 +171,7 @@ def test_learned_rounding() -> None:
 
 def test_bias_correction() -> None:
     """A shift that rounding makes on purpose (weights all rounded down) is given back."""
-    model = nn.Sequential(nn.Conv2d(16, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 1)).eval()
-    with torch.no_grad():
-        for layer in (model[0], model[2]):
-            assert isinstance(layer, nn.Conv2d)
-            layer.weight.copy_((torch.randint(-6, 7, layer.weight.shape) + 0.45) / 40)
-            layer.weight[:, 0] = 7 / 40
+    model = shifted()
     data = [torch.rand(8, 16, 8, 8) + 1 for _ in range(2)]
     network = transform(model, (data[0],), ONNXRUNTIME).model
     found = tried(network, data, Correction.BIAS, FOUR_BITS)

@@ -3,6 +3,7 @@
 from embedl_hub.core.faces import lazy_face
 from embedl_hub.core.profile._journal import read_journal
 from embedl_hub.core.profile._kinds import (
+    START_PARTS,
     ColdStartProfiler,
     ColdStartResult,
     ConcurrentModel,
@@ -26,6 +27,7 @@ from embedl_hub.core.profile._sustained import Progress, SustainedProfiler, Sust
 from embedl_hub.errors import ProfileError
 
 __all__ = [
+    "START_PARTS",
     "ColdStartProfiler",
     "ColdStartResult",
     "ConcurrentModel",

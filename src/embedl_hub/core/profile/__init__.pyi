@@ -1,5 +1,6 @@
 # Written by tools/stubs.py: the face's own names, and those of the toolchains and services that ship.
 from embedl_hub.core.profile._journal import read_journal as read_journal
+from embedl_hub.core.profile._kinds import START_PARTS as START_PARTS
 from embedl_hub.core.profile._kinds import ColdStartProfiler as ColdStartProfiler
 from embedl_hub.core.profile._kinds import ColdStartResult as ColdStartResult
 from embedl_hub.core.profile._kinds import ConcurrentModel as ConcurrentModel

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from embedl_hub.tracking import Run
 
 
+# The parts of a start as a document names them, by the metrics that they are logged as.
+START_PARTS: Mapping[str, str] = {
+    "process": "process_time", "import": "import_time", "load": "load_time", "first_inference": "first_latency"
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class ColdStartResult(ComponentOutput):
     """What the user of an app waits for until the first answer; medians over fresh processes, in ms."""
