@@ -81,11 +81,13 @@ def with_outputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProt
     return copy
 
 
-def make_session(model: onnx.ModelProto, **settings: Any) -> ort.InferenceSession:
+def make_session(model: onnx.ModelProto, *, integer_kernels: bool = True, **settings: Any) -> ort.InferenceSession:
     """Open a quiet session of one thread on the CPU; settings are session options."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
+    if not integer_kernels:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     for name, value in settings.items():
         setattr(options, name, value)
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

@@ -155,7 +155,12 @@ def verify(  # noqa: PLR0913 - stages, bounds and what is judged, each by name
             f"The file has integer operators ({', '.join(integer[:3])}): their kernels were not judged, only outputs. "
             "Verify the Q/DQ file that it was made from."
         )
-    if dialect and not _runs_here(dialect):
+    if work.in_float:
+        work.notes.append(
+            f"Judged with ONNX Runtime in float, on the integers that the file says: its integer kernels saturate on "
+            f"this processor, and are not those of {dialect}, which were not run."
+        )
+    elif not work.runs_here:
         work.notes.append(f"Judged with ONNX Runtime's kernels on this machine; those of {dialect} were not run.")
     if chosen is not None and chosen.runtime_version not in ("", ort.__version__):
         work.notes.append(f"Run in ONNX Runtime {ort.__version__}; {chosen.name} has {chosen.runtime_version}.")
@@ -218,6 +223,10 @@ class _Verifier:
         self.bounds = bounds
         self.notes: list[str] = []
         self.here = family_here()
+        dialect = metadata(model).get(DIALECT, "")
+        self.runs_here = not dialect or _runs_here(dialect)
+        # Weights that no kernel of another runtime saturates may saturate ONNX Runtime's, which only stand in for it.
+        self.in_float = self.here.saturates and not self.runs_here
         # The judge adds up exactly, whatever this processor does: a file is proved by its own arithmetic.
         self.integer = IntegerModel(model, family=replace(self.here, u8s8=EXACT, wraps=""))
         self.unrun = ""  # why integer arithmetic cannot be computed
@@ -249,8 +258,6 @@ class _Verifier:
         # The model whose layers the file must have, where it is given
         self.judged = "simulated" if "simulated" in stages else "" if self.is_quantized else _last(stages)
         self.placed = not _lowering_moved(model)
-        dialect = metadata(model).get(DIALECT, "")
-        self.runs_here = not dialect or _runs_here(dialect)
         self.is_half = has_float16(model)
         self.kernels_db = _HALF_DB if self.is_half else _KERNELS_DB
         self.walk = Walk(self.integer, self.labels, self.placed, self.outputs) if self.judged else None
@@ -328,7 +335,7 @@ class _Verifier:
     def _open(self, model: onnx.ModelProto) -> Any:
         """Open a session; a file that ONNX Runtime cannot optimize is run as it is written."""
         try:
-            return make_session(model)
+            return make_session(model, integer_kernels=not self.in_float)
         except Exception as exc:  # noqa: BLE001 - onnxruntime raises classes of its own, made in C++
             reason = first_line(exc)
             try:
@@ -520,7 +527,7 @@ class _Verifier:
             return float("-inf"), self._least_equal(pair, tally, base), "equal entries"
         if stage == "kernels":
             return self.kernels_db, 0.0, "the same integers before it"
-        if pair == ("integer", "file") and not self.integer.inexact and not self.is_half:
+        if pair == ("integer", "file") and not (self.integer.inexact or self.is_half or self.in_float):
             return _EXACT_DB, 0.0, "integer kernels only"
         alike = pair == ("transformed", "original") or (against == self.float and not self.is_quantized)
         if alike or (pair == ("written", "simulated") and self.placed):

@@ -15,8 +15,9 @@ from embedl_deploy import transform
 from embedl_deploy.backend import discover_backends
 from embedl_deploy.dialect import lower
 from embedl_deploy.errors import InputError
-from embedl_deploy.export import export_onnx, verify
+from embedl_deploy.export import _verify, export_onnx, verify
 from embedl_deploy.quantize import quantization_of, quantize
+from embedl_kernels import get_family
 
 
 def network() -> nn.Module:
@@ -255,3 +256,22 @@ def test_outputs_of_integers_are_compared_entry_by_entry(tmp_path: Path) -> None
     found = verify(path, [args[0]], original=lambda x: x.argmax(1) + (torch.arange(10) == 3))
     assert not found.passed
     assert "90.0% agree, below the bound" in found.verdict
+
+
+@pytest.mark.parametrize("dialect", ["openvino", "litert"])
+def test_kernels_that_saturate_do_not_judge_files_of_other_runtimes(
+    dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On x86 without VNNI the stand-in computes what the file says; only ONNX Runtime's own files meet its kernels."""
+    monkeypatch.setattr(_verify, "family_here", lambda: get_family("x86-avx2"))
+    torch.manual_seed(3)
+    original = nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).eval()
+    batch = torch.rand(8, 1, 12, 12)
+    network = transform(original, (batch[:1],), target="openvino").model
+    simulated = quantize(network, (batch[:1],), forward_loop=[batch], target="openvino")
+    path = export_onnx(simulated, (batch[:1],), tmp_path / "net.onnx", dialect=dialect)
+    found = verify(path, list(batch[:, None]), simulated=simulated)
+    assert found.passed, str(found)
+    assert any("in float" in note and dialect in note for note in found.notes)
