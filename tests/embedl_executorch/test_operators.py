@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from support.executorch import one_node, quantized_net
+from support.quantized import as_written
 
 from embedl_device.errors import BoardError
 from embedl_executorch.compiler.graph import Imported, import_onnx
@@ -183,9 +184,7 @@ def test_q_and_dq_become_those_of_torch_and_give_the_same_numbers(tmp_path: Path
     """A step of the last scale at most: torch multiplies by a reciprocal, ONNX Runtime divides."""
     model = quantized_net()
     feed = {"x": _floats(1, 3, 12, 12)}
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    expected = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed)[0]
+    expected = as_written(model).run(None, feed)[0]
     imported = _imported(model, tmp_path)
     np.testing.assert_allclose(_answers(imported, feed)[0], expected, atol=0.01)
     program = torch.export.export(imported.graph, imported.examples)

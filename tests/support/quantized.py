@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 
@@ -32,3 +33,10 @@ def quantized_net(batch: int | str = 1) -> onnx.ModelProto:
         [numpy_helper.from_array(array, name) for name, array in values.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def as_written(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """Return a session that computes what a Q/DQ file says: integer kernels saturate on x86 without VNNI."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

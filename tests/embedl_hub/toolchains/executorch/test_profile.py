@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from support.executorch import SHAPE, quantized_net
+from support.quantized import as_written
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import ExecuTorchCompiledModel
@@ -61,7 +61,7 @@ def test_answers_are_those_of_onnx_runtime_within_a_step(
 ) -> None:
     """A batch that is larger than the model's goes through in pieces."""
     data = np.random.default_rng(3).normal(size=(4, *SHAPE[1:])).astype(np.float32)
-    session = onnxruntime.InferenceSession(quantized_net().SerializeToString())
+    session = as_written(quantized_net())
     expected = np.concatenate([session.run(None, {"x": each[None]})[0] for each in data])
     with HubContext("invoke", [here], home=tmp_path / "home") as ctx:
         found = ExecuTorchInvoker().run(ctx, compiled, {"x": data}).output
