@@ -249,7 +249,8 @@ def predict_gain(plain: Sequence[Work], integer: Sequence[Work], table: CostTabl
     error = math.sqrt(sum(_error(works, side) ** 2 for works, side in zip((plain, integer), costs)) + _FLOOR**2)
     factor = math.exp(_NINE_IN_TEN * error)
     speedup = totals[0] / totals[1]
-    known = sum(cost.us for side in costs for cost in side if cost.is_known) / sum(totals)
+    every = [cost for side in costs for cost in side]
+    known = math.fsum(cost.us for cost in every if cost.is_known) / math.fsum(cost.us for cost in every)
     reasons = _reasons(plain, integer, costs)
     return Gain(speedup, speedup / factor, speedup * factor, totals[0] / 1e3, totals[1] / 1e3, reasons, known)
 
