@@ -202,10 +202,14 @@ def test_torch_compile() -> None:
     compiled = torch.compile(twin, backend="aot_eager")
     model(value).pow(2).mean().backward()
     compiled(value).pow(2).mean().backward()
-    for one, two in zip(model.parameters(), twin.parameters(), strict=True):
-        assert one.grad is not None
-        assert two.grad is not None
-        assert ratio_db(one.grad, two.grad) > 30
+    pairs = [(one.grad, two.grad) for one, two in zip(model.parameters(), twin.parameters(), strict=True)]
+    gradients = [(one, two) for one, two in pairs if one is not None and two is not None]
+    assert len(gradients) == len(pairs)
+    # A bias before a batch norm moves nothing: what it gets is the rounding of sums, another on every processor.
+    noise = 1e-6 * max(float(one.norm()) for one, _ in gradients)
+    moved = [(one, two) for one, two in gradients if max(one.norm(), two.norm()) > noise]
+    assert len(moved) == len(pairs) - 1
+    assert all(ratio_db(one, two) > 30 for one, two in moved)
 
 
 def test_plain_models_are_refused() -> None:
