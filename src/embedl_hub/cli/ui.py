@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import secrets
+import signal
 import socket
 import tempfile
 import threading
@@ -40,15 +41,17 @@ def command(port: int, no_browser: bool, write: bool, home: Path | None) -> None
         application = page.app(lambda: store, read_only=not write, hosts=_HOSTS, token=token)
         import uvicorn  # noqa: PLC0415 - page.app says what to install when it is missing
 
+        server = uvicorn.Server(uvicorn.Config(application, log_level="warning", access_log=False, server_header=False))
         with _listen(port) as listening:
+            # From the line that names Ctrl+C on, it stops the server, however far that has come.
+            signal.signal(signal.SIGINT, server.handle_exit)
             address = f"http://{_ADDRESS}:{listening.getsockname()[1]}/?token={token}"
             click.echo(f"{folder} is shown at {address} (Ctrl+C stops it)")
             if not no_browser:
                 # The socket listens already: the browser waits for the answer, not for luck.
                 leading = stack.enter_context(_leading_to(address))
                 threading.Thread(target=webbrowser.open, args=(leading,), daemon=True).start()
-            config = uvicorn.Config(application, log_level="warning", access_log=False, server_header=False)
-            uvicorn.Server(config).run(sockets=[listening])
+            server.run(sockets=[listening])
 
 
 @contextlib.contextmanager
