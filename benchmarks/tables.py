@@ -196,6 +196,19 @@ def _faults(result: dict[str, Any]) -> str:
     return table(("fault", "file", "found", "first wrong layer", "what verify says"), rows)
 
 
+def _calibration(result: dict[str, Any]) -> str:
+    """Every network and planted fault of preprocessing: told or not, and the explanation."""
+    rows = [
+        [
+            _net(row["net"]), row["fault"], "yes" if row["verdict"] == "faulty" else f"**no**: {row['verdict']}",
+            f"{row['distance']:.2f}", NOTHING if row["repaired"] is None else f"{row['repaired']:.2f}",
+            _plain(row["said"]),
+        ]
+        for row in result["data"]["faults"]
+    ]  # fmt: skip
+    return table(("network", "planted", "told", "distance", "without it", "what is said"), rows)
+
+
 def _bounds(result: dict[str, Any]) -> str:
     """Every kind of samples: how often the bound is LoadGen's, and how often each side's covers the truth."""
     rows = []
@@ -355,7 +368,7 @@ LITERT = ("litert dialect", "ai-edge-quantizer")
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "int8": _int8, "litert": _litert, "runtime_accuracy": _runtime_accuracy, "families": _families,
     "families-all": _families_all, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
-    "faults-all": _faults, "models-all": _models, "loadgen-all": _bounds,
+    "faults-all": _faults, "calibration-all": _calibration, "models-all": _models, "loadgen-all": _bounds,
 }  # fmt: skip
 
 

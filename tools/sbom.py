@@ -1,7 +1,7 @@
 """The bill of materials of a distribution: CycloneDX 1.6 JSON, checked against the standard's own schema.
 
-It names what pip installs with the distribution, and what the distribution installs by itself later: each file of its
-locks, with its hash and the locks that it is in.
+It names what pip installs with the distribution, what the distribution installs by itself later: each file of its
+locks, with its hash and the locks that it is in, and what of others is in the wheel itself.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from packageurl import PackageURL
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from closure import closure, ours
+from vendored import Vendored, vendored
 
 from embedl_hub.locked import LockedWheel, read_lock
 
@@ -58,9 +59,10 @@ def bill_of_materials(name: str, wheel: Path) -> str:
     locked = [
         _locked(file, names) for file, names in sorted(locked_files(wheel).items(), key=lambda one: one[0].file_name)
     ]
-    for component in locked:
+    inside = [_inside(one) for one in vendored_in(wheel)]
+    for component in (*locked, *inside):
         bom.components.add(component)
-    bom.register_dependency(bom.metadata.component, [*brought.values(), *locked])
+    bom.register_dependency(bom.metadata.component, [*brought.values(), *locked, *inside])
     for each, one in reached.items():
         bom.register_dependency(brought[each], [brought[need] for need in sorted(one.needs) if need in brought])
     text = JsonV1Dot6(bom).output_as_string(indent=1)
@@ -79,6 +81,23 @@ def locked_files(wheel: Path) -> dict[LockedWheel, list[str]]:
             for file in read_lock(lock).wheels:
                 found[file].append(lock.stem)
     return dict(found)
+
+
+def vendored_in(wheel: Path) -> list[Vendored]:
+    """Return the packages of others of which a wheel has files."""
+    with zipfile.ZipFile(wheel) as packed:
+        names = set(packed.namelist())
+    return [one for one in vendored() if any(file.path.removeprefix("src/") in names for file in one.files)]
+
+
+def _inside(one: Vendored) -> Component:
+    namespace, _, name = one.package.rpartition("/")
+    return Component(
+        name=one.package, version=one.version, type=ComponentType.LIBRARY, bom_ref=f"{one.package}@{one.version}",
+        purl=PackageURL("npm", namespace=namespace or None, name=name, version=one.version),
+        licenses=[_LICENSES.make_from_string(one.license)],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=one.archive_sha256)],
+    )  # fmt: skip
 
 
 def _locked(file: LockedWheel, locks: list[str]) -> Component:

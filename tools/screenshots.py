@@ -1,4 +1,4 @@
-"""Make the pictures in docs/images: the page's runs, a profile and a comparison, two reports of deploy, a notebook.
+"""Make the pictures in docs/images: runs, a profile, a graph, a comparison, a dark phone, reports, a notebook.
 
 Nothing in them is made up: two small networks are compiled in float and INT8, profiled and invoked on this machine with
 ONNX Runtime, into a store that is thrown away; the reports are those of two examples. Needs what ./test installs, and
@@ -66,11 +66,13 @@ def record(folder: Path) -> None:
                 ONNXRuntimeInvoker().run(ctx, model, {"x": samples[:1]})
 
 
-def photograph(tab: Page, address: str, name: str, height: int) -> None:
+def photograph(tab: Page, address: str, name: str, height: int, width: int = WIDTH) -> None:
     """Keep a picture of a page, with few enough colors to be small."""
-    tab.set_viewport_size({"width": WIDTH, "height": height})
+    tab.set_viewport_size({"width": width, "height": height})
     tab.goto(address)
     tab.wait_for_load_state("networkidle")
+    if tab.locator("#graph").count() and "/graph" in address:
+        tab.locator("#graph[data-drawn]").wait_for()
     for chart in tab.locator("figure.chart").all():
         chart.locator(".main-svg").first.wait_for()
     picture = Image.open(io.BytesIO(tab.screenshot()))
@@ -125,12 +127,16 @@ def main() -> None:
         record(folder)
         store = closing.enter_context(Store(folder / "home"))
         site = closing.enter_context(served(store))
-        tab = closing.enter_context(browsing()).new_page(color_scheme="light")
+        browser = closing.enter_context(browsing())
+        tab = browser.new_page(color_scheme="light")
         wanted = "type = 'PROFILE' and artifacts.input = 'input_mobilenet_v2.compiled.onnx'"
         int8, float32 = (run.id for run in store.runs(wanted))
         photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)
         photograph(tab, f"{site}/runs/{int8}", "profile", 1180)
         photograph(tab, f"{site}/compare?run={float32}&run={int8}", "compare", 1120)
+        photograph(tab, f"{site}/runs/{float32}/graph", "graph", 900)
+        dark = browser.new_page(color_scheme="dark")
+        photograph(dark, f"{site}/runs?project=edge%20vision", "phone", 844, 390)
         photograph(tab, reports["transform"].as_uri(), "transform", 1000)
         photograph(tab, reports["verification"].as_uri(), "verification", 690)
         photograph(tab, write_notebook(folder).as_uri(), "notebook", 2600)

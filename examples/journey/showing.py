@@ -20,13 +20,21 @@ if TYPE_CHECKING:
 
 NONE = "-"
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2.5rem auto; max-width: 1080px; padding: 0 1.2rem; color: #222; }
+:root { color-scheme: light dark; --ground: #fff; --ink: #222; --soft: #5c6670; --line: #e2e2e2; --link: #14599d;
+  --bad: #9b1c1c; --bad-ground: #fde8e8; }
+@media (prefers-color-scheme: dark) { :root { --ground: #15191c; --ink: #e3e7ea; --soft: #9aa5ae; --line: #30373d;
+  --link: #7fbfe0; --bad: #f19a90; --bad-ground: #44201c; } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2.5rem auto; max-width: 1080px; padding: 0 1.2rem;
+  color: var(--ink); background: var(--ground); overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; }
+.scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; margin: 1.4rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .4rem .9rem .4rem 0; border-bottom: 1px solid #e2e2e2; }
-th { font-weight: 600; } tbody th { color: #666; font-weight: 500; white-space: nowrap; }
-.failed { background: #fde8e8; color: #9b1c1c; font-weight: 600; padding: .6rem .9rem; border-left: 4px solid #c81e1e; }
-a { color: #14599d; } li { margin: .2rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .4rem .9rem .4rem 0; border-bottom: 1px solid var(--line);
+  overflow-wrap: normal; }
+th { font-weight: 600; } tbody th { color: var(--soft); font-weight: 500; white-space: nowrap; }
+.failed { background: var(--bad-ground); color: var(--bad); font-weight: 600; padding: .6rem .9rem;
+  border-left: 4px solid #c81e1e; }
+a { color: var(--link); } li { margin: .2rem 0; }
 """
 
 
@@ -191,7 +199,8 @@ def write_page(
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width"><title>Edgeproof: the journey</title>'
         f"<style>{_STYLE}</style></head><body>\n<h1>From PyTorch to a measured INT8 model</h1>\n"
-        f"{alarm}<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>\n{text}\n<ul>\n{links}\n</ul>\n"
+        f'{alarm}<div class="scroll" tabindex="0" role="region" aria-label="Figures"><table>'
+        f"<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n{text}\n<ul>\n{links}\n</ul>\n"
         "</body></html>\n",
         encoding="utf-8",
     )

@@ -11,7 +11,7 @@ from embedl_deploy.errors import MissingExtraError, PluginWarning
 _T = TypeVar("_T")
 
 _EXTRAS = dict.fromkeys(("click", "ml_dtypes", "numpy", "onnx", "onnxruntime", "onnxscript"), "onnx")
-_EXTRAS |= {"ray": "ray", "tensorrt_rtx": "tensorrt-rtx"}
+_EXTRAS |= {"ray": "ray", "safetensors": "safetensors", "tensorrt_rtx": "tensorrt-rtx"}
 
 
 def need(module: str) -> Any:

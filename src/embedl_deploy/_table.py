@@ -4,10 +4,16 @@ from collections.abc import Sequence
 from html import escape
 
 STYLE = """
-:root { color-scheme: light; }
-body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem; color: #222; }
+:root { color-scheme: light dark; --ground: #ffffff; --ink: #222222; --soft: #5c6670; --line: #e4e4e4; --edge: #b0b0b0;
+  --good-ground: #e6f6e8; --bad-ground: #fde8e8; }
+@media (prefers-color-scheme: dark) { :root { --ground: #15191c; --ink: #e3e7ea; --soft: #9aa5ae; --line: #30373d;
+  --edge: #66707a; --good-ground: #1b3323; --bad-ground: #44201c; } }
+body { font: 14px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px; padding: 0 1rem;
+  color: var(--ink); background: var(--ground); overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .2rem .6rem .2rem 0;
-  border-bottom: 1px solid #e4e4e4; vertical-align: top; } th { color: #666; font-weight: 500; }
+  border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: normal; }
+th { color: var(--soft); font-weight: 500; }
 .dot { display: inline-block; width: .8em; height: .8em; border-radius: 50%; margin-right: .4em; }
 """
 
@@ -51,9 +57,11 @@ def html_table(
     for row, mark, dot in zip(rows, marks or [""] * len(rows), dots, strict=True):
         cells = "</td><td>".join(escape(cell) for cell in row)
         body.append(f"<tr class='{mark}'><td>{dot}{cells}</td></tr>" if mark else f"<tr><td>{dot}{cells}</td></tr>")
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    inside = f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<div class='scroll' tabindex='0' role='region' aria-label='{escape(head[0])}'>{inside}</div>"
 
 
 def html_page(title: str, style: str, body: Sequence[str]) -> str:
-    head = f"<meta charset='utf-8'><title>{escape(title)}</title><style>{STYLE}{style}</style>"
+    phone = "<meta name='viewport' content='width=device-width, initial-scale=1'>"
+    head = f"<meta charset='utf-8'>{phone}<title>{escape(title)}</title><style>{STYLE}{style}</style>"
     return "\n".join([f"<!doctype html><html lang='en'><head>{head}</head><body>", *body, "</body></html>"])

@@ -41,8 +41,21 @@ def save_npz(path: Path, arrays: Arrays) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(str(path), "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
+            plain = _plain(name, array)
             with archive.open(name + ".npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+                np.lib.format.write_array(entry, plain, allow_pickle=False)
+
+
+def _plain(name: str, array: object) -> np.ndarray:
+    """Return an output as a file can hold it: text as text of a fixed length, not as objects."""
+    if array is None or isinstance(array, (list, tuple, dict)):
+        kind = "nothing" if array is None else "a sequence or a map"
+        raise BoardError("Output {!r} is {}, no tensor; only tensors can be written.".format(name, kind))
+    plain = np.asanyarray(array)
+    if plain.dtype == object:
+        plain = plain.astype(np.str_)
+    # Readers refuse an item of no bytes, which is what numpy makes of nothing but empty texts.
+    return plain.astype("<U1") if plain.dtype.kind == "U" and not plain.dtype.itemsize else plain
 
 
 def save_npy(folder: Path, arrays: Arrays) -> None:
@@ -52,7 +65,7 @@ def save_npy(folder: Path, arrays: Arrays) -> None:
             raise BoardError("Output {!r} cannot be a file name; use --use-npz.".format(name))
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in arrays.items():
-        np.save(str(folder / (name + ".npy")), array, allow_pickle=False)
+        np.save(str(folder / (name + ".npy")), _plain(name, array), allow_pickle=False)
 
 
 def _load(path: Path) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 
 from embedl_device import DOCUMENT_FORMAT, __version__, board
 from embedl_device.arrays import Arrays, check_feed, load_samples, made_up_feed
-from embedl_device.models import Loaded, Models
+from embedl_device.loader import Loaded, Loader
 from embedl_device.program import AnyModel, models_of, say, turns_of
 from embedl_device.rounds import Plan, judge_rounds, queue_clock, take_rounds, take_samples
 from embedl_device.statistics import Judgement, judge, summarize, tail_facts, tails
@@ -93,7 +93,7 @@ def common_facts(program: str, judgement: Judgement, before: Dict[str, Any], aft
     }
 
 
-def measured_in_turns(arguments: Namespace, models: Models) -> Dict[str, Any]:
+def measured_in_turns(arguments: Namespace, loader: Loader) -> Dict[str, Any]:
     """Time models in turns and return the paired document; the others are compared to the first."""
     paths, turns = models_of(arguments), turns_of(arguments)
     before = board.state()
@@ -102,18 +102,18 @@ def measured_in_turns(arguments: Namespace, models: Models) -> Dict[str, Any]:
     def load_all(order: Sequence[int]) -> List[Callable[[], object]]:
         runs = {}
         for number in order:
-            loaded = models.load(paths[number], False)
+            loaded = loader.load(paths[number], False)
             runs[number] = loaded.run
             # Only what is said of it: the model itself goes when it is loaded anew.
             found.setdefault(number, loaded._replace(run=object))
         return [runs[number] for number in range(len(paths))]
 
-    say(models.program, "measuring {} models in turns, at most {:g} s".format(len(paths), turns.plan.max_seconds))
+    say(loader.program, "measuring {} models in turns, at most {:g} s".format(len(paths), turns.plan.max_seconds))
     with queue_clock() as queue_ns:
         rounds = take_rounds(load_all, len(paths), turns, queue_ns=queue_ns)
     after = board.state()
     judgement = judge_rounds(rounds, board.throttling_between(before, after), board.unreadable_in(after))
-    common = common_facts(models.program, judgement, before, after)
+    common = common_facts(loader.program, judgement, before, after)
     rows: List[Dict[str, Any]] = []
     for number, path in enumerate(paths):
         row = {
@@ -130,7 +130,7 @@ def measured_in_turns(arguments: Namespace, models: Models) -> Dict[str, Any]:
         rows.append(dict(row, **found[number].facts))
     return {
         **common,
-        **models.facts(),
+        **loader.facts(),
         "kind": "paired",
         "models": rows,
         "rounds": len(rounds.order),

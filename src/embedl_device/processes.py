@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 from argparse import Namespace
 from pathlib import Path
-from typing import IO, Any, Dict, List, Sequence
+from typing import IO, Any, Dict, List, Optional, Sequence
 
 import embedl_device
 from embedl_device.errors import BoardError
@@ -21,9 +21,21 @@ class Child:
     """A process that is told one line at a time and answers each with one JSON object."""
 
     def __init__(self, arguments: Namespace, words: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            [*_argv(arguments.program), *arguments.words, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        self._start([*_argv(arguments.program), *arguments.words, *words])
+
+    @classmethod
+    def of(cls, program: str, words: Sequence[str], python: Optional[str], program_file: Optional[Path]) -> Child:
+        """Start a program with other words; by another Python, from its one file."""
+        child = cls.__new__(cls)
+        start = _argv(program) if python is None else python_argv(python, file=str(program_file))
+        child._start([*start, *words])  # noqa: SLF001 - its own
+        return child
+
+    def _start(self, argv: Sequence[str]) -> None:
+        try:
+            self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except OSError as error:
+            raise BoardError("{} cannot be started: {}.".format(argv[0], error.strerror)) from error
 
     def tell(self, line: str) -> None:
         """Send a line."""

@@ -16,7 +16,7 @@ from embedl_device.errors import BoardError
 
 if TYPE_CHECKING:
     from embedl_device.arrays import Model
-    from embedl_device.models import Loaded
+    from embedl_device.loader import Loaded
     from embedl_device.rounds import Plan, Turns
 
 EXIT_FAILED = 1
@@ -94,7 +94,7 @@ class Program:
         return parsers
 
     def _measure(self, work: str, package: str, arguments: argparse.Namespace) -> object:
-        from embedl_device.models import Models
+        from embedl_device.loader import Loader
 
         settings, profile = self._read_settings(arguments), importlib.import_module(package + ".profile")
         session = importlib.import_module(package + ".session")
@@ -103,8 +103,8 @@ class Program:
             loaded: Loaded = profile.load(path, settings, arguments, is_alone=is_alone)
             return loaded
 
-        models = Models(self.parser.prog, load, session.runtime, lambda: profile.runtime_facts(settings))
-        return _imported(work)(arguments, models)
+        loader = Loader(self.parser.prog, load, session.runtime, lambda: profile.runtime_facts(settings))
+        return _imported(work)(arguments, loader)
 
     def run_inference(self, work: str) -> None:
         """Add the command that runs a model on data."""
@@ -213,7 +213,7 @@ def _imported(work: str) -> Callable[..., object]:
 
 
 class _Measurement(NamedTuple):
-    """A command that is the same for every runtime; ``work`` takes the arguments and the `Models`."""
+    """A command that is the same for every runtime; ``work`` takes the arguments and the `Loader`."""
 
     name: str
     work: str
@@ -235,7 +235,7 @@ def _add_starts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
 
 
-def _add_together(parser: argparse.ArgumentParser) -> None:
+def _add_concurrent(parser: argparse.ArgumentParser) -> None:
     rounds = "so many rounds, each of every model alone and of all at once (%(default)s)"
     parser.add_argument("--rounds", type=positive, default=20, help=rounds)
     window = "run so long in each part of a round (%(default)s)"
@@ -244,6 +244,21 @@ def _add_together(parser: argparse.ArgumentParser) -> None:
     idle = "so many further processes that do nothing, to see that those change nothing (%(default)s)"
     parser.add_argument("--idle", type=int, default=0, help=idle)
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+
+
+def _add_variants(parser: argparse.ArgumentParser) -> None:
+    variants = "a JSON list of what to measure: name, words and, for another Python, python"
+    parser.add_argument("--variants", type=Path, metavar="FILE", help=variants)
+    parser.add_argument("--program-file", type=Path, metavar="FILE", help="this program in one file, for other Pythons")
+    parser.add_argument("--sittings", type=positive, default=4, help="load all models so often (%(default)s)")
+    restart = "start the processes anew after so many sittings (%(default)s)"
+    parser.add_argument("--restart-every", type=positive, default=1, help=restart)
+    parser.add_argument("--sitting-seconds", type=float, default=0.2, help="turns for so long, each time (%(default)s)")
+    parser.add_argument(
+        "--first-sitting", type=int, default=0, help="go on after so many, in other orders (%(default)s)"
+    )
+    parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
@@ -272,10 +287,16 @@ _MEASUREMENTS = (
         "pair", "embedl_device.document:measured_in_turns", "measure two or more models in turns", "several", _add_turns
     ),
     _Measurement(
-        "cold", "embedl_device.cold:cold_starts", "measure what a fresh process takes to answer", "one", _add_starts
+        "cold-start", "embedl_device.cold_start:cold_starts", "measure what a fresh process takes to answer", "one",
+        _add_starts,
     ),
     _Measurement(
-        "together", "embedl_device.together:run_together", "measure models alone and at once", "several", _add_together
+        "concurrent", "embedl_device.concurrent:run_concurrently", "measure models alone and at once", "several",
+        _add_concurrent,
+    ),
+    _Measurement(
+        "variants", "embedl_device.variants:run_variants", "measure models, settings or runtimes in turns", "none",
+        _add_variants,
     ),
     _Measurement(
         "sustain", "embedl_device.sustained:sustained", "measure a model under load for minutes to hours", "one",

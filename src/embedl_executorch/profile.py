@@ -8,7 +8,7 @@ from typing import Any, Dict
 
 from embedl_device.arrays import Arrays
 from embedl_device.document import load_timed, measured
-from embedl_device.models import Loaded
+from embedl_device.loader import Loaded
 from embedl_device.program import plan_of, run_on_samples, say
 from embedl_executorch.etdump import NoLayersError, as_rows, read_runs
 from embedl_executorch.session import PROGRAM, Model, Settings, backends, runtime_version, torch_version

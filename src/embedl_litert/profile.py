@@ -9,7 +9,7 @@ from typing import Any, Dict
 from embedl_device.arrays import Arrays
 from embedl_device.document import load_timed, measured
 from embedl_device.heap import allocated_bytes, grown
-from embedl_device.models import Loaded
+from embedl_device.loader import Loaded
 from embedl_device.program import plan_of, run_on_samples, say
 from embedl_litert.profiler import NoLayersError, as_rows, profile_layers
 from embedl_litert.session import PROGRAM, Model, Settings, runtime_version

@@ -21,7 +21,7 @@ from embedl_device import board
 from embedl_device.arrays import Arrays
 from embedl_device.document import load_timed, measured
 from embedl_device.errors import BoardError
-from embedl_device.models import Loaded
+from embedl_device.loader import Loaded
 from embedl_device.program import plan_of, run_on_samples, say
 from embedl_device.readers import parse_json
 from embedl_device.statistics import percentile

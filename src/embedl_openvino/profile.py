@@ -11,7 +11,7 @@ from embedl_device.arrays import Arrays
 from embedl_device.document import load_timed, measured
 from embedl_device.errors import BoardError
 from embedl_device.heap import allocated_bytes, grown
-from embedl_device.models import Loaded
+from embedl_device.loader import Loaded
 from embedl_device.program import plan_of, run_on_samples, say
 from embedl_device.statistics import percentile
 from embedl_openvino.session import (

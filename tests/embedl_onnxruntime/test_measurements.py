@@ -25,8 +25,8 @@ def answered(*arguments: object) -> Any:
 
 def test_starts_are_fresh_processes(make_model: Any) -> None:
     """Each has its parts; cold ones are given only with the evidence that files were read."""
-    answer = answered("cold", "--model", make_model(1), "--starts", 2)
-    assert (answer["kind"], answer["starts"]) == ("cold", 2)
+    answer = answered("cold-start", "--model", make_model(1), "--starts", 2)
+    assert (answer["kind"], answer["starts"]) == ("cold_start", 2)
     parts = answer["cached"]["parts_ms"]
     assert set(parts) == {"process", "import", "load", "first_inference"}
     assert all(part["min"] > 0 for part in parts.values())
@@ -40,14 +40,14 @@ def test_models_run_at_once(make_model: Any, tmp_path: Path) -> None:
     """Each has windows alone and beside the others, as many as rounds."""
     one = make_model(1).rename(tmp_path / "one.onnx")
     two = make_model(1, name="other").rename(tmp_path / "two.onnx")
-    answer = answered("together", "--model", one, "--model", two, "--rounds", 2, "--window-seconds", 0.05)
+    answer = answered("concurrent", "--model", one, "--model", two, "--rounds", 2, "--window-seconds", 0.05)
     assert [row["file_name"] for row in answer["models"]] == ["one.onnx", "two.onnx"]
     for row in answer["models"]:
-        for told in (row["alone"], row["beside"]):
+        for told in (row["alone"], row["concurrent"]):
             assert len(told["window_means_us"]) == 2 == answer["rounds"]
             assert told["inferences"] >= 2
             assert told["per_second"] > 0
-    alone = answered("together", "--model", one, "--idle", 1, "--rounds", 2, "--window-seconds", 0.05)
+    alone = answered("concurrent", "--model", one, "--idle", 1, "--rounds", 2, "--window-seconds", 0.05)
     assert alone["idle_processes"] == 1
     assert len(alone["models"]) == 1
 
@@ -55,10 +55,10 @@ def test_models_run_at_once(make_model: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("cold", "--model", "nowhere.onnx"), "There is no model nowhere.onnx"),
-        (("together", "--model", "nowhere.onnx", "--idle", "1"), "There is no model nowhere.onnx"),
-        (("together", "--model", "nowhere.onnx"), "Give two models or more"),
-        (("cold", "--model", "nowhere.onnx", "--starts", "0"), "must be at least 1"),
+        (("cold-start", "--model", "nowhere.onnx"), "There is no model nowhere.onnx"),
+        (("concurrent", "--model", "nowhere.onnx", "--idle", "1"), "There is no model nowhere.onnx"),
+        (("concurrent", "--model", "nowhere.onnx"), "Give two models or more"),
+        (("cold-start", "--model", "nowhere.onnx", "--starts", "0"), "must be at least 1"),
     ],
 )
 def test_what_fails_in_a_process_is_told_once(arguments: tuple[str, ...], told: str) -> None:

@@ -28,6 +28,7 @@ from embedl_hub.locked import read_lock
 
 ROOT = Path(__file__).resolve().parents[2]
 DISTS = {path.parent.name: tomllib.loads(path.read_text()) for path in sorted(ROOT.glob("dists/*/pyproject.toml"))}
+VENDORED = {one["package"] for one in tomllib.loads((ROOT / "requirements/vendored.toml").read_text()).values()}
 VERSION = (ROOT / "src/embedl_device/_version.py").read_text().split('"')[-2]
 CONSTRAINTS = ROOT / "requirements/constraints.txt"
 PINNED = dict(line.split("==") for line in CONSTRAINTS.read_text().splitlines() if not line.startswith("#"))
@@ -100,6 +101,7 @@ def _check_wheel(wheel: Path, name: str, pyproject: dict[str, Any]) -> None:
         "embedl_deploy",
         "embedl_device",
         "embedl_executorch",
+        "embedl_graph",
         "embedl_kernels",
         "embedl_litert",
         "embedl_onnxruntime",
@@ -139,7 +141,10 @@ def _check_bill(bill: dict[str, Any], name: str, wheel: Path) -> None:
     root = bill["metadata"]["component"]
     assert (root["name"], root["version"]) == (name, VERSION)
     assert root["hashes"][0]["content"] == hashlib.sha256(wheel.read_bytes()).hexdigest()
-    brought = {each["bom-ref"]: each["version"] for each in bill["components"] if not _names_of(each, "edgeproof:lock")}
+    installed = [each for each in bill["components"] if each["purl"].startswith("pkg:pypi/")]
+    brought = {each["bom-ref"]: each["version"] for each in installed if not _names_of(each, "edgeproof:lock")}
+    inside = {each["name"] for each in bill["components"] if each not in installed}
+    assert inside == (VENDORED if name == "edgeproof-device" else set())
     assert {"numpy", "torch"} & set(brought)
     tested = PINNED | ALONE
     assert {each: tested[each] if IS_TESTED_PYTHON else _version_here(each) for each in brought} == brought
@@ -263,7 +268,7 @@ def test_the_device_programs_alone(empty: Empty) -> None:
     """Numpy and nothing else."""
     empty.install("edgeproof-device")
     programs = ("embedl-onnxruntime", "embedl-litert", "embedl-openvino", "embedl-executorch")
-    packages = (*(program.replace("-", "_") for program in programs), "embedl_device", "embedl_kernels")
+    packages = (*(program.replace("-", "_") for program in programs), "embedl_device", "embedl_graph", "embedl_kernels")
     # What makes ExecuTorch programs needs torch; it is no part of what a board runs.
     empty.imports([face for face in _faces(*packages) if not face.startswith("embedl_executorch.compiler.")])
     for program in programs:

@@ -573,6 +573,18 @@ def tflite() -> Reader:
     return Reader(read, (RefusedError,), [numbered(0, small_tflite())], file="m.tflite")
 
 
+def graph() -> Reader:
+    """Models as they are read to be drawn; the file's beginning says which format it is."""
+    from embedl_graph import GraphError, graph_data, read_graph, shown
+
+    def read(file: Path) -> None:
+        graph_data(shown(read_graph(file)))
+
+    remarks = b'{"mm": "body.mm", "id": ["a", "b"]}\x00{"body": "int8"}\x00{"version": 1, "modules": {"a": 1.5}}\x001'
+    seeds = [numbered(0, bytes(_net().SerializeToString())), numbered(0, small_tflite()), numbered(1, remarks)]
+    return Reader(read, (GraphError,), seeds, (as_it_is, _with_modules), "net.onnx")
+
+
 def trtexec() -> Reader:
     """What trtexec exports and prints; the first byte of the file says which of the files it is."""
     from embedl_hub.refusal import RefusedError
@@ -842,6 +854,7 @@ READERS: dict[str, Entry] = {
     "devices": Entry((f"{_HUB}.toml", f"{_HUB}.core.device", "tomllib"), devices),
     "document": Entry(("embedl_device.readers", f"{_HUB}.core.document"), document, 8192),
     "external": Entry(("embedl_device.readers", f"{_HUB}.models.onnx_file"), external),
+    "graph": Entry(("embedl_graph", "embedl_device.flatbuffer"), graph),
     "journal": Entry(("embedl_device.sustained", f"{_HUB}.core.profile._journal"), journal, 8192),
     "litert": Entry((f"{_HUB}.toolchains.tflite.benchmark",), litert),
     "manifest": Entry((f"{_HUB}.tracking._journal",), manifest),

@@ -10,6 +10,7 @@ from typing import Any
 from embedl_hub.fleet import SWEEP, Cell, Plan, Step, StepKind, Target
 from embedl_hub.fleet._plan import PLAN_ARTIFACT, plan_as_json
 from embedl_hub.tracking import Client, RunType, Store
+from support.models import residual_net
 
 
 @dataclass
@@ -51,20 +52,33 @@ def document(scale: float = 1.0, rename: str = "") -> dict[str, Any]:
     return made
 
 
+def model_bytes(scale: float = 1.0, rename: str = "") -> bytes:
+    """Return the model of the example: its layers lead to these nodes."""
+    model = residual_net()
+    model.producer_version = str(scale)
+    for node in model.graph.node:
+        node.name += rename
+        node.op_type += rename
+    return bytes(model.SerializeToString())
+
+
 def record_profile(store: Store, folder: Path, *, name: str = "profile", project: str = "vision", scale: float = 1.0,
-                   device: str = "pi", rename: str = "", verdict: str = "stable") -> str:  # fmt: skip
-    """Record a profile run and return its id."""
+                   device: str = "pi", rename: str = "", verdict: str = "stable",
+                   times: float = 1.0) -> str:  # fmt: skip
+    """Record a profile run and return its id; another scale is another model, other times are those of the same."""
     client = Client(project, store)
-    made = document(scale, rename)
+    made = document(scale * times, rename)
     place = folder / "profile.json"
     place.write_text(json.dumps(made))
     model = folder / "net.onnx"
-    model.write_bytes(f"a model {scale}".encode())
+    model.write_bytes(model_bytes(scale, rename))
     with client.start_run(RunType.PROFILE, name, component="Profiler", provider="local", device=device) as run:
         run.log_artifact(model, name="input")
         run.log_artifact(place, name="output_file")
         for metric in ("mean", "median", "min", "std"):
-            run.log_metric("latency" if metric == "mean" else f"latency_{metric}", made["latency_ms"][metric] * scale)
+            run.log_metric(
+                "latency" if metric == "mean" else f"latency_{metric}", made["latency_ms"][metric] * scale * times
+            )
         run.log_metric("peak_memory_mb", 42.5)
         run.log_param("verdict", verdict)
         run.log_param("verdict_reason", "the median is known to 0.5 %")
@@ -79,7 +93,7 @@ def record_other(store: Store, folder: Path) -> dict[str, str]:
     client = Client("vision", store)
     ids = {}
     with client.start_run(RunType.COMPILE, "compile", device="pi") as run:
-        (folder / "compiled.onnx").write_bytes(b"a model 1.0")
+        (folder / "compiled.onnx").write_bytes(model_bytes())
         run.log_artifact(folder / "compiled.onnx", name="path")
         ids["compile"] = run.id
     with client.start_run(RunType.CUSTOM, "train") as run:

@@ -17,6 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from embedl_deploy._graph.clone import clone_modules
 from embedl_deploy._graph.run import Clock, Visit, bind, evaluating, flatten_call, run_graph
+from embedl_deploy._graph.saved import SavableGraphModule
 from embedl_deploy._graph.shapes import Dims
 from embedl_deploy.pattern import Call, Expand, Match, PassThrough, Replacement, Shape, View
 
@@ -174,7 +175,7 @@ class Network(View):
     def to_graph_module(self) -> fx.GraphModule:
         targets = {str(node.target): node.op for node in self.graph.nodes if node.op in ("call_module", "get_attr")}
         used = {name: (self.modules if op == "call_module" else self.tensors)[name] for name, op in targets.items()}
-        result = fx.GraphModule(used, self.graph, class_name=self.title)
+        result = SavableGraphModule(used, self.graph, class_name=self.title)
         inner = {part for value in used.values() if isinstance(value, nn.Module) for part in value.modules()}
         for part in result.modules():
             if part not in inner:

@@ -11,10 +11,12 @@ from typing import NamedTuple
 from torch import fx, nn
 
 from embedl_deploy._graph.network import Network
+from embedl_deploy._graph.picture import picture_of
 from embedl_deploy._graph.proof import Proof
 from embedl_deploy._table import Printed, html_page, html_table, table
 from embedl_deploy._transform.plan import Step
 from embedl_deploy.pattern import Refusal
+from embedl_graph import ModelGraph
 
 WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 _ROW = 22
@@ -65,7 +67,7 @@ def _color(step: int, *, weak: bool = False) -> str:
 
 def _svg(drawing: Drawing) -> str:
     height = len(drawing.rows) * _ROW + 10
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">']
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img" aria-label="Graph">']
     right = _WIDTH - _ARCS
     for start, end in drawing.edges:
         if end - start == 1:
@@ -96,11 +98,12 @@ def _svg(drawing: Drawing) -> str:
 _NOT_PROVED = "not proved (no example inputs)"
 _STYLE = """
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; } dt { color: #666; } dd { margin: 0; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; } dd { margin: 0; }
+dt { color: var(--soft); }
 .graphs { display: flex; gap: 2rem; align-items: flex-start; overflow-x: auto; }
 svg text { font: 12px ui-monospace, monospace; fill: #222; }
-svg .name { text-anchor: end; fill: #666; font-size: 11px; }
-svg .edge { fill: none; stroke: #b0b0b0; }
+svg .name { text-anchor: end; fill: #555; font-size: 11px; }
+svg .edge { fill: none; stroke: var(--edge); }
 """
 
 
@@ -138,6 +141,12 @@ class Report(Printed):
     def after(self) -> Drawing:
         """The graph as it is now, drawn when first asked for."""
         return draw(self._networks[1], {})
+
+    def pictures(self) -> tuple[ModelGraph, ModelGraph]:
+        """Return the graph as it was traced and as it is now, for a page."""
+        owner = {name: done.step.number for done in self.done for name in done.step.members}
+        before, after = self._networks
+        return picture_of(before, f"{self.title}, before", owner), picture_of(after, f"{self.title}, after")
 
     def counts(self) -> dict[str, int]:
         """Count the steps done by pattern."""
@@ -189,7 +198,8 @@ class Report(Printed):
             f"<h2>Batch norms that are not folded</h2>{norms}" if self.norms else "",
             f"<h2>Tracing</h2><ul>{notes}</ul>" if notes else "",
             "<h2>Graph</h2><p>One color per step; arcs are connections that skip nodes.</p>",
-            f"<div class='graphs'><div><h3>Before</h3>{_svg(self.before)}</div>",
+            "<div class='graphs' tabindex='0' role='region' aria-label='Graphs'>",
+            f"<div><h3>Before</h3>{_svg(self.before)}</div>",
             f"<div><h3>After</h3>{_svg(self.after)}</div></div>",
         ]
         return html_page(f"{self.title}: transform report", _STYLE, body)

@@ -11,6 +11,7 @@ from embedl_deploy.cli import options
 @click.argument("file", type=options.FILE)
 @options.target
 @options.dialect
+@options.runtime_version
 @click.option(
     "--fail-on",
     multiple=True,
@@ -20,7 +21,10 @@ from embedl_deploy.cli import options
     "the file (rounded), or when it chose another kernel than predicted (disagreement).",
 )
 @options.as_json
-def command(file: Path, target: str | None, dialect: str | None, fail_on: tuple[str, ...], *, as_json: bool) -> int:
+def command(
+    file: Path, target: str | None, dialect: str | None, runtime_version: str, fail_on: tuple[str, ...], *,
+    as_json: bool,
+) -> int:  # fmt: skip
     """Predict for every operator of a Q/DQ FILE the kernel it will land in, and say why not otherwise.
 
     For ONNX Runtime the answer is confirmed by the graph it writes after optimizing; for TensorRT the file is built
@@ -28,7 +32,7 @@ def command(file: Path, target: str | None, dialect: str | None, fail_on: tuple[
     """
     from embedl_deploy.dialect import check  # noqa: PLC0415 - --help needs no ONNX
 
-    contract = check(file, options.dialect_of(dialect, target))
+    contract = check(file, options.dialect_of(dialect, target), runtime_version=runtime_version)
     options.print_result(contract, as_json=as_json)
     broken = [(what, row) for what in fail_on for row in contract.failures(what)]
     for what, row in broken:

@@ -1,6 +1,6 @@
 """Batches from .npy and .npz files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,3 +47,16 @@ def by_name(batch: Batch, names: list[str]) -> dict[str, np.ndarray]:
     if len(batch) != len(names):
         raise InputError(f"A batch has {len(batch)} arrays; the file has the inputs {names}.")
     return dict(zip(names, batch, strict=True))
+
+
+def read_labels(path: Path, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Read the classes of all samples and cut them into batches of these sizes."""
+    try:
+        classes = read_arrays(path)
+    except (OSError, UnreadableError) as exc:
+        raise InputError(f"{str(path)!r} cannot be read as .npy: {exc}") from exc
+    if isinstance(classes, dict) or classes.shape != (sum(sizes),):
+        shape = "several arrays" if isinstance(classes, dict) else f"the shape {list(classes.shape)}"
+        raise InputError(f"The labels {path.name!r} have {shape}; give one class for each of the {sum(sizes)} samples.")
+    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
+    return [classes[end - size : end] for size, end in zip(sizes, ends, strict=True)]

@@ -14,6 +14,7 @@ METHODS = ("minmax", "moving_average_minmax", "histogram", "percentile", "mse", 
 @options.model_options
 @click.option("--output", "-o", required=True, type=options.FILE, help="The file to write.")
 @options.dialect
+@options.runtime_version
 @click.option("--calibration", type=options.FILE, help="Statistics that `quantize` wrote; else --data is run.")
 @click.option(
     "--method", type=click.Choice(METHODS), help="How ranges are found; chosen on held-out batches unless told."
@@ -24,8 +25,8 @@ METHODS = ("minmax", "moving_average_minmax", "histogram", "percentile", "mse", 
 @options.as_json
 def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     model: str, data: Path | None, shapes: tuple[str, ...], target: str | None, backend: str | None, output: Path,
-    dialect: str | None, calibration: Path | None, method: str | None, skip: tuple[str, ...], *, as_float: bool,
-    dynamic_batch: bool, as_json: bool,
+    dialect: str | None, runtime_version: str, calibration: Path | None, method: str | None, skip: tuple[str, ...],
+    *, as_float: bool, dynamic_batch: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Fuse and quantize MODEL and write it as an ONNX file for a runtime.
 
@@ -33,7 +34,7 @@ def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     """
     from embedl_deploy import transform  # noqa: PLC0415 - --help needs no torch
     from embedl_deploy.cli.model import example, load_model, tensors  # noqa: PLC0415
-    from embedl_deploy.dialect import get_dialect  # noqa: PLC0415
+    from embedl_deploy.dialect import get_dialect, notes_of  # noqa: PLC0415
     from embedl_deploy.errors import InputError  # noqa: PLC0415
     from embedl_deploy.export import export_onnx  # noqa: PLC0415
     from embedl_deploy.quantize import quantization_of  # noqa: PLC0415
@@ -49,9 +50,16 @@ def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     if not as_float:
         made = _quantized(made, args, chosen, data, calibration, method, skip)
     samples = list(tensors(data)) if data is not None and calibration is not None else None
-    export_onnx(made, args, output, dialect=None if as_float else dialect, dynamic_batch=dynamic_batch, samples=samples)
+    runtime_version = runtime_version or ("" if target is None else get_target(target).runtime_version)
+    export_onnx(
+        made, args, output, dialect=None if as_float else dialect, dynamic_batch=dynamic_batch, samples=samples,
+        runtime_version="" if as_float else runtime_version,
+    )  # fmt: skip
     facts = {"file": str(output), "backend": chosen.name, "dialect": dialect, "quantized": not as_float}
     lines = [f"{output}: {dialect}, backend {chosen.name}"]
+    if runtime_version and not as_float:
+        facts["notes"] = list(notes_of(output))
+        lines += [f"{len(notes_of(output))} notes:", *notes_of(output)] if notes_of(output) else []
     if not as_float:
         record = quantization_of(made)
         facts |= {"ranges": record.config.activation.range_method.value, "warnings": list(record.warnings)}

@@ -39,6 +39,13 @@ target = click.option(
 backend = click.option(
     "--backend", help="Whose patterns to use, instead of the target's; the only one if one is installed."
 )
+runtime_version = click.option(
+    "--runtime-version",
+    default="",
+    metavar="1.18",
+    help="The version of the runtime on the target, where it is not the newest: what that one does not run in integers "
+    "stays float. A device says its own.",
+)
 dialect = click.option(
     "--dialect", type=_DialectName(), metavar="NAME", help="How the file is written, where no target says."
 )

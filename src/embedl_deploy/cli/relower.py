@@ -13,6 +13,7 @@ from embedl_deploy.cli import options
 @click.argument("output", type=options.FILE)
 @options.target
 @options.dialect
+@options.runtime_version
 @click.option("--refit", is_flag=True, help="Choose scales anew from observed ranges instead of keeping them.")
 @click.option(
     "--float-type",
@@ -24,8 +25,9 @@ from embedl_deploy.cli import options
 @click.option("--fallback", is_flag=True, help="Leave in float what the dialect cannot express, instead of refusing.")
 @options.data
 @options.as_json
-def command(
-    source: Path, output: Path, target: str | None, dialect: str | None, *, refit: bool, float_type: str,
+def command(  # noqa: PLR0913 - a parameter per option
+    source: Path, output: Path, target: str | None, dialect: str | None, runtime_version: str, *, refit: bool,
+    float_type: str,
     fallback: bool, data: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Write the Q/DQ file SOURCE, made by any tool, as OUTPUT in another runtime's dialect.
@@ -42,7 +44,7 @@ def command(
         samples = (by_name(batch, names) for batch in batches(data))
     done = relower(
         source, output, dialect=chosen, scales="refit" if refit else "keep", float_type=float_type, fallback=fallback,
-        samples=samples,
+        samples=samples, runtime_version=runtime_version,
     )  # fmt: skip
     options.print_result(asdict(done) if as_json else done, as_json=as_json)
     return 0

@@ -8,9 +8,6 @@ import click
 from embedl_deploy.cli import options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
     from torch import nn
 
 
@@ -72,16 +69,17 @@ def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     one does not, and names the first wrong layer, and when a processor that --family or --target names gives other
     bits.
     """
-    from embedl_deploy.cli.data import batches, by_name  # noqa: PLC0415 - --help needs neither torch nor ONNX
+    from embedl_deploy.cli.data import batches, by_name, read_labels  # noqa: PLC0415 - --help needs neither torch nor ONNX
     from embedl_deploy.dialect import input_names  # noqa: PLC0415
     from embedl_deploy.export import verify  # noqa: PLC0415
 
     names = input_names(file)
     samples = [by_name(batch, names) for batch in batches(data)]
+    sizes = [len(next(iter(batch.values()))) for batch in samples]
     stages = _stages(model, calibration, backend, target, data)
     found = verify(
         file, samples, min_sqnr_db=min_sqnr, min_written_db=min_written, max_drop_db=max_drop_db, max_drop=max_drop,
-        labels=None if labels is None else _labels(labels, samples), target=target, families=families, **stages,
+        labels=None if labels is None else read_labels(labels, sizes), target=target, families=families, **stages,
     )  # fmt: skip
     options.print_result(found, as_json=as_json)
     if html is not None:
@@ -89,23 +87,6 @@ def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     named = set(families) - {"all"} if families else set()
     differ = [row for row in found.families if (row.family in named or "all" not in families) and not row.same]
     return 0 if found.passed and not differ else options.BROKEN
-
-
-def _labels(path: Path, samples: "Sequence[Mapping[str, np.ndarray]]") -> "list[np.ndarray]":
-    """Read the classes of all samples and cut them as the samples are batched."""
-    from embedl_deploy.errors import InputError  # noqa: PLC0415
-    from embedl_device.readers import UnreadableError, read_arrays  # noqa: PLC0415
-
-    try:
-        classes = read_arrays(path)
-    except (OSError, UnreadableError) as exc:
-        raise InputError(f"{str(path)!r} cannot be read as .npy: {exc}") from exc
-    sizes = [len(next(iter(batch.values()))) for batch in samples]
-    if isinstance(classes, dict) or classes.shape != (sum(sizes),):
-        shape = "several arrays" if isinstance(classes, dict) else f"the shape {list(classes.shape)}"
-        raise InputError(f"The labels {path.name!r} have {shape}; give one class for each of the {sum(sizes)} samples.")
-    ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
-    return [classes[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 class _Stages(TypedDict, total=False):

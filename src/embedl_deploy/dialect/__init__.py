@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from embedl_deploy.dialect._files import input_names, notes_of
     from embedl_deploy.dialect._lower import Relowered, lower, relower
     from embedl_deploy.dialect._portable import RemedyRow, remedies_of
+    from embedl_deploy.dialect._tables import Condition, Rule, RuleTable, get_table, known_versions, read_table
 
 __getattr__ = lazy(
     __name__, _check="check", _device="dialect_for family_for family_here", _files="input_names notes_of",
     _lower="Relowered lower relower", _portable="RemedyRow remedies_of",
+    _tables="Condition Rule RuleTable get_table known_versions read_table",
 )  # fmt: skip
 
 __all__ = [
@@ -60,11 +62,14 @@ __all__ = [
     "ONNXRUNTIME_X86_VNNI",
     "OPENVINO",
     "TENSORRT",
+    "Condition",
     "Confirm",
     "Contract",
     "Dialect",
     "Relowered",
     "RemedyRow",
+    "Rule",
+    "RuleTable",
     "Verdict",
     "check",
     "dialect_for",
@@ -72,9 +77,12 @@ __all__ = [
     "family_for",
     "family_here",
     "get_dialect",
+    "get_table",
     "input_names",
+    "known_versions",
     "lower",
     "notes_of",
+    "read_table",
     "register_dialect",
     "relower",
     "remedies_of",

@@ -57,7 +57,7 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
         return contract(f"Predicted from rules; {dialect.runtime} was not asked: {first_line(exc).rstrip('.')}.")
     except Exception as exc:  # noqa: BLE001 (whatever a runtime says of a file is an answer)
         return contract(f"{dialect.runtime} was asked and refused the file.", first_line(exc))
-    seen = _by_node(layers)
+    seen = by_node(layers)
     confirmed = tuple(_confirmed(row, seen.get(row.node)) for row in rows)
     known = [row.agrees for row in confirmed if row.in_integers is not None]
     text = f"Confirmed by the layers that {dialect.runtime} ran: {sum(known)} of {len(known)} operators agree."
@@ -65,7 +65,7 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
     return replace(contract(text + (f" Of {untold} weighted ones it tells nothing." if untold else "")), rows=confirmed)
 
 
-def _by_node(layers: Sequence[Layer]) -> dict[str, Layer]:
+def by_node(layers: Sequence[Layer]) -> dict[str, Layer]:
     """Return the layer that tells most of each node: one that computed before one that moved, float before integer.
 
     A node may stand for several, a padding before a convolution for one; a part in float is enough to lose the gain.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 
 from embedl_deploy.dialect._dialects import (
     CONVOLUTIONS,
@@ -27,6 +28,7 @@ from embedl_deploy.dialect._model import QdqModel, copy_model, name_nodes, read
 from embedl_deploy.dialect._names import main_modules
 from embedl_deploy.dialect._observe import make_session
 from embedl_deploy.dialect._qdq_placement import View
+from embedl_deploy.dialect._versions import by_version, find_version
 from embedl_deploy.errors import ModelFileError, first_line
 
 _EPILOGUE = frozenset(
@@ -150,6 +152,8 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
     graph = _optimized(model).graph
     # A node that replaced several stands under the name of the first.
     seen = {_SUFFIX.sub("", node.name): node.op_type for node in reversed(graph.node)}
+    # A file that went through ONNX Runtime before has such names itself.
+    seen |= {node.name: node.op_type for node in graph.node}
     confirmed = tuple(row if row.state == "taken" else replace(row, found=seen.get(row.node, "")) for row in rows)
     agreeing = [row.agrees for row in confirmed if row.found]
     summary = f"{sum(agreeing)} of {len(agreeing)} operators found there agree."
@@ -168,15 +172,23 @@ def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.load(path)
 
 
-def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialect) -> Contract:
+def check(
+    model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialect, *, runtime_version: str = ""
+) -> Contract:
     """Predict for every operator of a Q/DQ file the kernel it will land in.
 
     The dialect says who confirms it. For ONNX Runtime the prediction is compared with the graph it writes after
     optimizing; for TensorRT the file is parsed and built with TensorRT-RTX where that is installed (no GPU is needed);
     others are asked what they really run, where an installed package can ask them (``embedl_deploy.runtimes``).
 
+    Args:
+        model: A file or a model.
+        dialect: The name of a dialect, or one of your own.
+        runtime_version: The version of the runtime that will run it, by whose learnt rules it is judged then; it is
+            asked itself only where it is the one that is installed.
+
     Raises:
-        DialectError: The dialect is unknown.
+        DialectError: The dialect is unknown, or the version is none.
         ModelFileError: The file cannot be read.
     """
     target = get_dialect(dialect)
@@ -189,9 +201,13 @@ def check(model: onnx.ModelProto | str | os.PathLike[str], dialect: str | Dialec
     else:
         kernels = predict(qdq, target)
     rows = _verdicts(qdq, kernels, target, main_modules(proto))
+    version = find_version(target.runtime, runtime_version) if runtime_version else None
+    is_asked = version is None or (target.is_onnxruntime and ort.__version__ == version.table.version)
+    if version is not None and not is_asked:
+        return by_version(read(proto), rows, version, target.name, None)
     function = pkgutil.resolve_name(target.confirm) if isinstance(target.confirm, str) else target.confirm
     contract: Contract = function(proto, target, rows)
-    return contract
+    return contract if version is None else by_version(read(proto), rows, version, target.name, contract)
 
 
 def _verdicts(

@@ -128,6 +128,7 @@ def save(model: onnx.ModelProto, path: str | os.PathLike[str]) -> Path:
 
 
 _TYPED = 21
+_OLDEST_SAID = 18
 _CHANGED = frozenset({"GroupNormalization", "Scan", "If", "Loop"})
 _NEW_TYPES = frozenset({
     onnx.TensorProto.INT4, onnx.TensorProto.UINT4, onnx.TensorProto.INT16, onnx.TensorProto.UINT16,
@@ -153,21 +154,41 @@ def raise_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     return raised
 
 
-def relax_opset(model: onnx.ModelProto) -> None:
-    """Say opset 20 instead of 21 where the file needs nothing of 21.
+def relax_opset(model: onnx.ModelProto, newest: int = _TYPED) -> None:
+    """Say opset 20 instead of 21 where the file needs nothing of 21, and an older one where none newer is read.
 
     The two differ in the types that operators take, and in GroupNormalization. ONNX Runtime carries pairs of opset 21
     across other operators with a type that it forgets to change with the zero point's, and then refuses the model: seen
     on x86 with signed activations, in 1.30 and 1.31.
+
+    Raises:
+        onnx.checker.ValidationError: The file needs more than the newest opset that is read.
     """
-    if opset_of(model) != _TYPED or any(node.op_type in _CHANGED for node in model.graph.node):
-        return
+    if opset_of(model) == _TYPED and not _needs_typed(model):
+        _say_opset(model, _TYPED - 1)
+    if newest < opset_of(model):
+        # Since opset 18 operators only gained types and settings; whoever needs those is refused.
+        draft = onnx.ModelProto()
+        draft.CopyFrom(model)
+        _say_opset(draft, newest)
+        if newest < _OLDEST_SAID:
+            raise onnx.checker.ValidationError(f"opset {newest} differs in more than types and settings")
+        onnx.checker.check_model(draft)
+        _say_opset(model, newest)
+
+
+def _needs_typed(model: onnx.ModelProto) -> bool:
+    """Tell whether a file has something that opset 21 brought."""
     pairs = [node for node in model.graph.node if node.op_type in PAIR]
-    if any(entry.name in ("block_size", "output_dtype") for node in pairs for entry in node.attribute):
-        return
-    if any(value.data_type in _NEW_TYPES for value in model.graph.initializer):
-        return
+    return (
+        any(node.op_type in _CHANGED for node in model.graph.node)
+        or any(entry.name in ("block_size", "output_dtype") for node in pairs for entry in node.attribute)
+        or any(value.data_type in _NEW_TYPES for value in model.graph.initializer)
+    )
+
+
+def _say_opset(model: onnx.ModelProto, version: int) -> None:
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx"):
-            entry.version = _TYPED - 1
-    model.ir_version = min(model.ir_version, _IR_VERSIONS[_TYPED - 1])
+            entry.version = version
+    model.ir_version = min(model.ir_version, _IR_VERSIONS.get(version, 10))

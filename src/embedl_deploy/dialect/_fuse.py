@@ -6,7 +6,7 @@ integer reference runs them, and both are compared with the graph that ONNX Runt
 
 import copy
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -158,6 +158,13 @@ class _Fuser:
             return "uint8"
         return kind
 
+    def _as_fused(self, boundary: str) -> Params:
+        """Return the format a boundary has when kernels are chosen, see `_kind`."""
+        params = self.qdq.params[boundary]
+        if params.type == self._kind(boundary):
+            return params
+        return replace(params, zero_point=params.zero_point + 128, type="uint8")
+
     def _in(self, node: onnx.NodeProto, index: int) -> str:
         name = node.input[index]
         boundary = self.qdq.edges.get((node.name, index))
@@ -306,12 +313,12 @@ class _Fuser:
         return Kernel(node, f"QLinear{node.op_type}", True, _covered(covers), covers, end, boundary)
 
     def _move(self, node: onnx.NodeProto) -> Kernel:
-        kind = self._in(node, 0)
+        self._in(node, 0)
         boundary = self._only_boundary(node.output[0])
         source = self.qdq.edges.get((node.name, 0))
         if source is None or boundary is None:
             raise _NotFusedError("its output is read as float")
-        if not self.qdq.params[source].same(self.qdq.params[boundary]) or self._kind(boundary) != kind:
+        if not self._as_fused(source).same(self._as_fused(boundary)):
             raise _NotFusedError(f"its input and output have different scales ({source!r}, {boundary!r})")
         return Kernel(node, node.op_type, True, "moves integers", (), node.output[0], boundary)
 

@@ -49,6 +49,7 @@ from embedl_deploy.dialect._qdq_placement import (
     place,
     share_scales,
 )
+from embedl_deploy.dialect._versions import find_version, fit_opset, fit_version
 from embedl_deploy.errors import DialectError, ModelFileError, quoted_list
 from embedl_kernels import REQUIRES
 
@@ -69,6 +70,7 @@ def lower(
     float_type: str = "float32",
     fallback: bool = False,
     samples: Iterable[Sample] | None = None,
+    runtime_version: str = "",
 ) -> onnx.ModelProto:
     """Return a Q/DQ model in a runtime's dialect; the model given is not changed.
 
@@ -81,12 +83,15 @@ def lower(
         fallback: Whether a tensor whose format the dialect lacks is left in float, with a note, instead of an error.
         samples: Inputs, each as for `verify`: a portable dialect chooses on them what each layer's weights become, and
             one that wants Q behind every weighted operator observes ranges that the model does not tell.
+        runtime_version: The version of the dialect's runtime that will read the file; what only newer ones run in
+            integers stays float, with a note. The newest when not given.
 
     Raises:
-        DialectError: The dialect is unknown or cannot express what the model says.
+        DialectError: The dialect is unknown or cannot express what the model says, or the version cannot read it.
         ModelFileError: The model cannot be taken apart.
     """
     target = get_dialect(dialect)
+    version = find_version(target.runtime, runtime_version) if runtime_version else None
     _check(model, target, scales, float_type)
     qdq = read(raise_opset(model, target.opset))
     cut = nonnegative_tensors(qdq)
@@ -116,8 +121,15 @@ def lower(
         rows = make_portable(qdq, target, samples, decided)
     if target.integer_bias:
         integer_biases(qdq)
+    if version is not None:
+        boundaries = len(qdq.edges)
+        fit_version(qdq, version)
+        placed = placed and len(qdq.edges) == boundaries
     keep_float_weights(qdq, target)
-    return _finish(before, qdq, target, float_type, rows, placed=placed)
+    lowered = _finish(before, qdq, target, float_type, rows, placed=placed)
+    if version is not None:
+        fit_opset(lowered, version)
+    return lowered
 
 
 def _observe_with_margin(qdq: QdqModel, samples: list[Sample]) -> None:
@@ -234,6 +246,7 @@ def relower(
     float_type: str = "float32",
     fallback: bool = False,
     samples: Iterable[Sample] | None = None,
+    runtime_version: str = "",
 ) -> Relowered:
     """Write a Q/DQ file in another dialect; scales that the dialect can hold stay, bit for bit.
 
@@ -245,6 +258,7 @@ def relower(
         float_type: As for `lower`.
         fallback: As for `lower`.
         samples: Inputs, each as for `verify`; ranges that the file does not tell and the dialect asks for are observed.
+        runtime_version: As for `lower`.
 
     Raises:
         ModelFileError: The file cannot be read, has no Q/DQ, or cannot be written.
@@ -262,7 +276,10 @@ def relower(
         raise ModelFileError(
             f"{str(source)!r} has no Q/DQ: there is nothing to lower. Quantize it first.", path=str(source)
         )
-    lowered = lower(model, chosen, scales=scales, float_type=float_type, fallback=fallback, samples=samples)
+    lowered = lower(
+        model, chosen, scales=scales, float_type=float_type, fallback=fallback, samples=samples,
+        runtime_version=runtime_version,
+    )  # fmt: skip
     path = save(lowered, target)
     weights = len(read(lowered).weights) if float_type == "float32" else 0
     boundaries = len(read_entry(lowered, ORIGIN, "{}")["lowered"])

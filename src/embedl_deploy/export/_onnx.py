@@ -47,7 +47,7 @@ from embedl_deploy.export._operators import DOMAIN, translations, write_quantize
 from embedl_deploy.nn import QuantStub
 from embedl_deploy.quantize import Sensitivity, retarget
 from embedl_deploy.quantize._quantization import find_quantization
-from embedl_deploy.target import TargetLike, choose_dialect
+from embedl_deploy.target import TargetLike, choose_dialect, get_target
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _VERSION = 1
@@ -155,6 +155,7 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
     output_names: list[str] | None = None,
     sensitivity: Sensitivity | None = None,
     samples: Iterable[Any] | None = None,
+    runtime_version: str = "",
 ) -> Path:
     """Write a transformed model, quantized or not, as an ONNX file.
 
@@ -179,6 +180,8 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
             a profile; left out, what `quantize` found out on the way to a goal.
         samples: Inputs on which a portable dialect chooses each layer's weights, each as for `verify`; left out, those
             that `quantize` kept of the calibration data.
+        runtime_version: The version of the runtime that will read the file; what only newer ones run in integers stays
+            float, and `notes_of` tells where. Left out, the target's, where that knows it.
 
     Raises:
         ExportError: The model is not calibrated, the folder is missing, torch cannot export it, or the file would not
@@ -211,7 +214,11 @@ def export_onnx(  # noqa: PLR0913 - the contract's, and what a user may add
         if samples is None and record is not None:
             # A file without an open batch takes as many samples at once as the example inputs hold.
             samples = record.samples_like(args, dims)
-        proto = dialects.lower(proto, chosen, fallback=fallback, samples=samples)
+        if not runtime_version and target is not None:
+            runtime_version = get_target(target).runtime_version
+        proto = dialects.lower(
+            proto, chosen, fallback=fallback, samples=samples, runtime_version=runtime_version
+        )  # fmt: skip
         check_file(proto, model, optimize=chosen.is_onnxruntime)
     return save(proto, output)
 

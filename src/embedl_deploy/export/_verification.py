@@ -126,6 +126,7 @@ class Verification(Printed):
     unjudged: tuple[str, ...] = ()  # what was not judged, and what must be given for it
     random_layer: str | None = None  # the first layer that answers otherwise when asked again; None for none
     first_wrong: str = ""  # the first wrong layer, by the user's name for it; empty when nothing is wrong
+    calibration: str = ""  # whether the calibration data is what the network was trained on, where that was looked at
 
     @property
     def first_outside(self) -> BoundaryRow | None:
@@ -193,7 +194,8 @@ class Verification(Printed):
             lines += [table(_REMEDY_HEAD, _remedy_cells(self.remedies)), ""]
         if self.families:
             lines += [table(_FAMILY_HEAD, _family_cells(self.families)), ""]
-        return "\n".join([*lines, *self.notes, self.verdict])
+        calibration = [self.calibration] if self.calibration else []
+        return "\n".join([*lines, *calibration, *self.notes, self.verdict])
 
     @property
     def wrong_layers(self) -> tuple[LayerRow, ...]:
@@ -225,7 +227,7 @@ class Verification(Printed):
             f"<h1>Verification</h1><p>{escape(what)}</p>",
             f"<p class='{mark}'><strong>{escape(self.verdict)}</strong></p>",
             *(f"<p class='outside'>{escape(text)}</p>" for text in self.failures[1:]),
-            *(f"<p>{escape(note)}</p>" for note in self.notes),
+            *(f"<p>{escape(note)}</p>" for note in (self.calibration, *self.notes) if note),
             f"<p>{escape(_LEGEND)}</p>",
             _section("Outputs", _OUTPUT_HEAD, _output_cells(self.outputs), [row.inside for row in self.outputs]),
         ]
@@ -303,7 +305,7 @@ _BOUNDARY_HEAD = (
     "tensor", "module", "kernel", "kernel LSB", "bound", "layer LSB", "bound", "format LSB", "simulated LSB", "SQNR dB",
     "float dB", "",
 )  # fmt: skip
-_STYLE = ".outside { background: #fde8e8; } .inside { background: #e6f6e8; }"
+_STYLE = ".outside { background: var(--bad-ground); } .inside { background: var(--good-ground); }"
 _REMEDY_HEAD = ("layer", "remedy", "noise dB", "SQNR dB", "judged on", "cost of each remedy, dB")
 _FAMILY_HEAD = ("processors", "answers", "first layer that differs", "kernel", "LSB", "outputs dB", "which are they")
 

@@ -476,9 +476,14 @@ class _Verifier:
             outputs, boundaries, count, tuple(self._notes()), file, dialect, self.here.name,
             self._cause(outputs, boundaries), self.family_rows(), remedies_of(self.model),
             mismatch(metadata(self.model).get(REQUIRES, ""), self.here), layers, metrics, self._compared(),
-            self._unjudged(), self.random,
+            self._unjudged(), self.random, calibration=self._evidence(),
         )  # fmt: skip
         return found if found.passed else replace(found, first_wrong=self._first_wrong(found))
+
+    def _evidence(self) -> str:
+        model = self.stages.get("simulated")
+        found = find_quantization(model) if isinstance(model, nn.Module) else None
+        return "" if found is None or found.evidence is None else found.evidence.line
 
     def _notes(self) -> Iterator[str]:
         yield from self.notes

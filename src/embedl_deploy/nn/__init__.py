@@ -18,7 +18,7 @@ from embedl_deploy.nn.fused import (
     FusedLinearReLU,
     FusedSiLU,
 )
-from embedl_deploy.nn.number import NumberFormat, Precision, fake_quantize
+from embedl_deploy.nn.number import NumberFormat, Precision
 from embedl_deploy.nn.ops import (
     Add,
     Concat,
@@ -40,6 +40,7 @@ from embedl_deploy.nn.quantized import (
     QuantizedLinear,
 )
 from embedl_deploy.nn.quantizers import Grid, Mode, Quantizer, QuantStub, WeightQuantizer
+from embedl_deploy.nn.rounding import fake_quantize
 
 __all__ = [
     "ALL_INPUTS",

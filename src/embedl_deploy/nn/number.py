@@ -7,7 +7,7 @@ The division is a division (not a product with 1/scale) because ONNX says so: on
 
 import enum
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 
@@ -84,57 +84,3 @@ def quantized_codes(
     if form.signed:
         return rounded.clamp_(form.low, form.high)
     return rounded.clamp_(form.low - zero_point, form.high - zero_point)
-
-
-class _Fake(torch.autograd.Function):
-    """Round in the forward pass; straight through in the backward pass, with the learned-step gradient for scales."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
-    ) -> torch.Tensor:
-        ctx.save_for_backward(value, scale, zero_point)
-        ctx.form = form
-        return quantized_codes(value, scale, zero_point, form) * scale
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Pass gradients of values inside the range; a scale gets the gradient of learned step size quantization."""
-        (grad,) = grads
-        value, scale, zero_point = ctx.saved_tensors
-        form = ctx.form
-        ratio = value / scale
-        low, high = form.low - zero_point, form.high - zero_point
-        inside = (ratio >= low) & (ratio <= high)
-        scale_grad = None
-        if ctx.needs_input_grad[1]:
-            codes = quantized_codes(value, scale, zero_point, form)
-            slope = torch.where(inside, codes - ratio, codes) * grad
-            # Without this factor a scale, which every element pulls at, moves far faster than the weights.
-            damping = (value.numel() / scale.numel() * form.high) ** -0.5
-            scale_grad = slope.sum_to_size(scale.shape) * damping
-        return grad * inside, scale_grad, None, None
-
-
-def _has_one_kernel(value: torch.Tensor, scale: torch.Tensor, form: NumberFormat) -> bool:
-    """Say whether torch has one kernel for the step: on a GPU seven of them in a row would be most of a training step.
-
-    It multiplies by 1/scale, so that a value on the edge of a rounding may fall to the other side. Training does not
-    mind; eval mode and export never use it. A compiler makes one kernel of ours by itself.
-    """
-    plain = scale.ndim == 0 and not scale.requires_grad and form.precision is not Precision.FP8
-    return value.is_cuda and plain and not torch.compiler.is_compiling()
-
-
-def fake_quantize(
-    value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
-) -> torch.Tensor:
-    """Quantize and dequantize; `scale` and `zero_point` broadcast against `value`."""
-    if torch.is_grad_enabled() and (value.requires_grad or scale.requires_grad):
-        if _has_one_kernel(value, scale, form):
-            point = zero_point.to(torch.int32)
-            return torch.fake_quantize_per_tensor_affine(value, scale, point, int(form.low), int(form.high))
-        result: torch.Tensor = _Fake.apply(value, scale, zero_point, form)  # type: ignore[no-untyped-call]
-        return result
-    # In place on what was just made: eval mode is bound by memory, not by arithmetic.
-    return quantized_codes(value, scale, zero_point, form).mul_(scale)

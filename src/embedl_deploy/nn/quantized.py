@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from embedl_deploy.nn import kernels
 from embedl_deploy.nn.number import NumberFormat
-from embedl_deploy.nn.quantizers import _SMALLEST_SCALE, Grid, QuantStub, WeightQuantizer
+from embedl_deploy.nn.quantizers import Grid, Mode, QuantStub, WeightQuantizer
+from embedl_deploy.nn.rounding import Norm, kept_unrounded, norm_factor
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 Folded = tuple[torch.Tensor, torch.Tensor | None]
@@ -89,11 +90,15 @@ class QuantizedLayer(nn.Module):
         exact = None if self.training else self._exact(value, weight, bias)
         if exact is not None and not _needs_gradient(value, weight, bias):
             return exact
-        smooth = self.run(value, self._rounded(weight), bias)
+        smooth = self._run(value, self._rounded(weight), bias)
         return smooth if exact is None else kernels.stand_in(smooth, exact)
 
     def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
         return weight if self.weight_quantizer is None else self.weight_quantizer(weight)
+
+    def _run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        with kept_unrounded(value):
+            return self.run(value, weight, bias)
 
     def _exact(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
         """Return what the target's kernel computes, on its own grid; `None` where it does not run on integers."""
@@ -164,8 +169,23 @@ class QuantizedConv(QuantizedLayer):
         self.bn = bn
         self.weight_quantizer = weight
         self.output = output
+        if output is not None:
+            output.keeps_mask = True
         self.batch_norm_frozen = False
         self.training = conv.training
+
+    def get_extra_state(self) -> dict[str, bool]:
+        """Save what is no tensor."""
+        return {"batch_norm_frozen": self.batch_norm_frozen}
+
+    def set_extra_state(self, state: dict[str, bool]) -> None:
+        """Load what is no tensor."""
+        self.batch_norm_frozen = state["batch_norm_frozen"]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take states of earlier versions, which did not say whether batch norm is frozen."""
+        state_dict.setdefault(f"{prefix}_extra_state", self.get_extra_state())
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @property
     def source(self) -> Any:
@@ -218,7 +238,7 @@ class QuantizedConv(QuantizedLayer):
     def _factor(self) -> torch.Tensor:
         """Return what batch norm multiplies every channel with, by its running statistics."""
         bn: Any = self.bn
-        factor = torch.rsqrt(bn.running_var + bn.eps)
+        factor = 1 / torch.sqrt(bn.running_var + bn.eps)
         return factor if bn.weight is None else factor * bn.weight
 
     def _spread(self, factor: torch.Tensor) -> torch.Tensor:
@@ -232,13 +252,16 @@ class QuantizedConv(QuantizedLayer):
 
     def _train(self, value: torch.Tensor) -> torch.Tensor:
         """Convolve with the weights export will have, then normalize by the batch's own statistics."""
-        factor = self._factor()
-        # A channel that batch norm multiplies with zero cannot be divided back; it stays zero whatever its weights.
-        spread = self._spread(torch.where(factor.abs() < _SMALLEST_SCALE, torch.ones_like(factor), factor))
+        bn: Any = self.bn
+        quantizer, weight = self.weight_quantizer, self.source.weight
         # The rounded weight is divided back, not the result: the same sum, on a far smaller tensor.
-        weight = self._rounded(self.source.weight * spread) / spread
-        assert self.bn is not None
-        normal: torch.Tensor = self.bn(self.run(value, weight, self.source.bias))
+        if quantizer is not None and quantizer.by_row:
+            weight = quantizer(weight, Norm(bn.weight, bn.running_var, bn.eps))
+        elif quantizer is not None:
+            # A channel that batch norm multiplies with zero cannot be divided back; it stays zero whatever its weights.
+            spread = self._spread(norm_factor(None, self._factor()))
+            weight = quantizer(weight * spread) / spread
+        normal: torch.Tensor = bn(self._run(value, weight, self.source.bias))
         return normal
 
     def run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -281,6 +304,8 @@ class QuantizedLinear(QuantizedLayer):
         self.linear = linear
         self.weight_quantizer = weight
         self.output = output
+        if output is not None:
+            output.keeps_mask = True
         self.training = linear.training
 
     @property
@@ -340,5 +365,14 @@ class QuantizedAttention(nn.Module):
         """Attend."""
         given: Any = self.attention.scale
         scale = query.shape[-1] ** -0.5 if given is None else given
-        scores = torch.matmul(self.query(query * scale), self.key(key.transpose(-2, -1)))
-        return torch.matmul(self.weights(torch.softmax(scores, -1)), self.value(value))
+        if self.query.observer is not None and self.weights.observer is None and self.weights.mode is Mode.FLOAT:
+            # Calibration: nobody looks between the two products, so they may be one kernel.
+            seen = self.query(query * scale), self.key(key.transpose(-2, -1)).transpose(-2, -1), self.value(value)
+            return functional.scaled_dot_product_attention(*seen, scale=1.0)
+        scores = _product(self.query(query * scale), self.key(key.transpose(-2, -1)))
+        return _product(self.weights(torch.softmax(scores, -1)), self.value(value))
+
+
+def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    with kept_unrounded(one, other):
+        return torch.matmul(one, other)

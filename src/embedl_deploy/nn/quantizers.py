@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from embedl_deploy.nn import kernels
-from embedl_deploy.nn.number import FormatState, NumberFormat, Precision, fake_quantize, quantized_codes
+from embedl_deploy.nn.number import FormatState, NumberFormat, Precision, quantized_codes
+from embedl_deploy.nn.rounding import SMALLEST_SCALE, Norm, fake_quantize, fake_quantize_rows, peak_scale, usable
 
 Observer = Callable[["QuantStub", torch.Tensor], None]
-_SMALLEST_SCALE = 2.0**-100
 
 
 class Mode(enum.Enum):
@@ -33,6 +33,7 @@ class _State(TypedDict, total=False):
     form: FormatState
     axis: int | None
     block: int
+    follows: bool
     found_scale: float
     quantizes: bool
     masked: bool
@@ -62,7 +63,7 @@ class Quantizer(nn.Module):
     @property
     def positive_scale(self) -> torch.Tensor:
         """The scale to divide by: a step of the optimizer may carry a learned one to zero and past it."""
-        return self.scale.abs().clamp(min=_SMALLEST_SCALE)
+        return usable(self.scale)
 
     def get_extra_state(self) -> _State:
         """Save what is no tensor."""
@@ -86,6 +87,7 @@ class QuantStub(Quantizer):
         found_scale: The scale that calibration found for the range, before training moved it.
         required: The backend's patterns want a pair here, whatever the dialect.
         masked: It holds minus infinity, behind a mask, and stays float.
+        keeps_mask: What reads it keeps nothing for its backward pass, as an add, so neither need it keep the value.
     """
 
     zero_point: torch.Tensor
@@ -102,6 +104,7 @@ class QuantStub(Quantizer):
         self.found_scale = 1.0
         self.required = False
         self.masked = False
+        self.keeps_mask = False
         self.register_buffer("zero_point", torch.zeros(()))
         self.register_buffer("bounds", torch.zeros(2))
 
@@ -137,8 +140,7 @@ class QuantStub(Quantizer):
 
     def rounded(self, value: torch.Tensor) -> torch.Tensor:
         """Quantize and dequantize, whatever the mode."""
-        scale, zero_point = self.positive_scale.to(value.dtype), self.zero_point.to(value.dtype)
-        return fake_quantize(value, scale, zero_point, self.form)
+        return fake_quantize(value, self.scale, self.zero_point, self.form, keeps_mask=self.keeps_mask)
 
     def get_extra_state(self) -> _State:
         """Save what is no tensor."""
@@ -166,9 +168,9 @@ def scale_of(low: float, high: float, form: NumberFormat) -> tuple[float, float]
     low, high = min(low, 0.0), max(high, 0.0)
     if form.precision is Precision.FP8 or form.signed:
         scale = max(-low, high) / form.high
-        return (scale if scale >= _SMALLEST_SCALE else 1.0), 0.0
+        return (scale if scale >= SMALLEST_SCALE else 1.0), 0.0
     scale = (high - low) / (form.high - form.low)
-    if scale < _SMALLEST_SCALE:
+    if scale < SMALLEST_SCALE:
         return 1.0, 0.0
     return scale, float(min(max(round(form.low - low / scale), form.low), form.high))
 
@@ -257,13 +259,14 @@ class WeightQuantizer(Quantizer):
         return self.reduced(weight.abs(), torch.amax)
 
     def _scale_for(self, peak: torch.Tensor) -> torch.Tensor:
-        """Scale so that the peak meets the largest code; a channel of zeros gets the scale 1."""
-        scale = peak * self.ratio / self.form.high
-        return torch.where(scale >= _SMALLEST_SCALE, scale, torch.ones_like(scale))
+        return peak_scale(peak, self.ratio, self.form)
 
     def _set_scale(self, scale: torch.Tensor) -> None:
         if isinstance(self.scale, nn.Parameter):
             self.scale.data = scale
+        elif self.scale.shape == scale.shape and self.scale.device == scale.device:
+            # In place: a captured graph and DistributedDataParallel know the buffer by its address.
+            self.scale.copy_(scale)
         else:
             self.scale = scale
 
@@ -275,14 +278,29 @@ class WeightQuantizer(Quantizer):
             return scale
         return scale.reshape([-1 if dim == self.axis else 1 for dim in range(weight.ndim)])
 
-    def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        """Quantize and dequantize, or pass on."""
+    @property
+    def by_row(self) -> bool:
+        """Whether dimension 0 of the weight has a scale for every element."""
+        return self.axis == 0 and not self.block and self.ratio.ndim == 1
+
+    def forward(self, weight: torch.Tensor, norm: Norm | None = None) -> torch.Tensor:
+        """Quantize and dequantize, or pass on; `norm` is folded in before and divided out after, by row alone."""
         if self.mode is Mode.FLOAT:
             return weight
         if self.training:
             self.unfit()
-        if self.training and self.follows and not self.learned:
-            self._set_scale(self._scale_for(self.peak(weight.detach())))
+        follows = self.training and self.follows and not self.learned
+        if self.by_row and self.fitted is None:
+            scale = None if follows else self.scale
+            rounded, used = fake_quantize_rows(weight, norm, scale, self.ratio, self.form)
+            if follows:
+                self._set_scale(used)
+            return rounded
+        if follows:
+            # Rounded with what was computed, not with the buffer: a second pass before the backward changes that.
+            scale = self._scale_for(self.peak(weight.detach()))
+            self._set_scale(scale)
+            return self._by(scale, weight)
         return self.rounded(weight)
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
@@ -290,8 +308,10 @@ class WeightQuantizer(Quantizer):
         if self.fitted is not None:
             # The gradient is the weight's, straight through.
             return weight + (self.fitted.to(weight.dtype) * self.spread(self.positive_scale, weight) - weight).detach()
-        zero = torch.zeros((), device=weight.device)
-        return fake_quantize(weight, self.spread(self.positive_scale, weight), zero, self.form)
+        return self._by(self.scale, weight)
+
+    def _by(self, scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return fake_quantize(weight, self.spread(scale, weight), torch.zeros((), device=weight.device), self.form)
 
     def codes(self, weight: torch.Tensor) -> torch.Tensor:
         """Return the integers (or FP8 values) a runtime stores."""
@@ -302,12 +322,13 @@ class WeightQuantizer(Quantizer):
 
     def get_extra_state(self) -> _State:
         """Save what is no tensor."""
-        return {**super().get_extra_state(), "axis": self.axis, "block": self.block}
+        return {**super().get_extra_state(), "axis": self.axis, "block": self.block, "follows": self.follows}
 
     def set_extra_state(self, state: _State) -> None:
         """Load what is no tensor; scales mean nothing spread over other elements."""
         super().set_extra_state(state)
         self.axis, self.block = state["axis"], state["block"]
+        self.follows = state.get("follows", True)
 
     def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *rest: Any) -> None:
         """Take scales of any shape: an uncalibrated quantizer does not know its own yet."""

@@ -13,13 +13,14 @@ from torch import fx, nn
 from embedl_deploy._graph.run import evaluating
 from embedl_deploy.errors import CalibrationError
 from embedl_deploy.nn import Mode, QuantizedLayer, Quantizer, QuantStub, WeightQuantizer
-from embedl_deploy.nn.number import fake_quantize
+from embedl_deploy.nn.rounding import fake_quantize
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
 from embedl_deploy.quantize._formats import settle_formats
 from embedl_deploy.quantize._histogram import Calibration, Histogram, Inbox
 from embedl_deploy.quantize._insert import layers_of, stubs_of
 from embedl_deploy.quantize._quantization import Samples, put_quantization, quantization_of
 from embedl_deploy.quantize._range import solve_all
+from embedl_deploy.quantize._ranks import has_ranks, merge_ranks
 
 _RATIOS = tuple(1.0 - step / 40 for step in range(25))
 
@@ -48,6 +49,7 @@ def calibrate(
     *,
     config: QuantConfig | None = None,
     progress: bool = False,
+    across_ranks: bool | None = None,
 ) -> Calibration:
     """Find every scale of a model with quantize/dequantize pairs, in place, and return the statistics.
 
@@ -60,15 +62,32 @@ def calibrate(
             dictionary); or statistics from an earlier run, and then no data is needed.
         config: How ranges are found, when it should differ from what the model was made with.
         progress: Count batches on the error stream.
+        across_ranks: Whether the data of all processes of `torch.distributed` decides, each of which must call this
+            with its own part; `None` says yes where there are several.
 
     Raises:
-        CalibrationError: There was no batch, a batch does not fit, or a value is not finite.
+        CalibrationError: There was no batch, a batch does not fit, or a value is not finite, here or in another
+            process.
         QuantizationError: The model has no pairs.
     """
     quantization_of(model)
-    found = forward_loop if isinstance(forward_loop, Calibration) else collect(model, forward_loop, progress=progress)
+    if isinstance(forward_loop, Calibration):
+        found = forward_loop
+    elif has_ranks() if across_ranks is None else across_ranks:
+        found = _collect_across_ranks(model, forward_loop, progress=progress)
+    else:
+        found = collect(model, forward_loop, progress=progress)
     apply_calibration(model, found, config=config)
     return found
+
+
+def _collect_across_ranks(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool) -> Calibration:
+    try:
+        mine: Calibration | CalibrationError = collect(model, forward_loop, progress=progress)
+    except CalibrationError as error:
+        # The others wait for this process: they are told, and all raise.
+        mine = error
+    return merge_ranks(mine)
 
 
 def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = False) -> Calibration:
@@ -135,14 +154,10 @@ def _observer(histogram: Histogram, inbox: Inbox, empty: list[str]) -> Callable[
     def observe(stub: QuantStub, value: torch.Tensor) -> None:
         if not value.is_floating_point() or stub.masked:
             return
-        if not stub.required and torch.isneginf(value).any():
-            # Scores behind a mask: no integer stands for them, so no target rounds them.
-            stub.masked = True
-            return
         if not value.numel():
             empty.append(stub.label)
             return
-        inbox.put(stub.label, histogram, value)
+        inbox.put(stub, histogram, value)
 
     return observe
 

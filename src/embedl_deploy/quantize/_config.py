@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -127,6 +128,8 @@ class MaxDrop:
     metric: Metric  # takes a model and returns a number, larger is better (accuracy, say)
     drop: float  # in the metric's own unit
     most_islands: int = 16  # stop with what was reached when this many layers are float
+    # A file of what was measured, by content of the model: a search that was stopped goes on from it
+    journal: str | Path | None = None
 
     def __post_init__(self) -> None:
         """Check the goal."""

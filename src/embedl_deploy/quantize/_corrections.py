@@ -17,10 +17,11 @@ from embedl_deploy.nn import QuantizedLayer, QuantStub
 from embedl_deploy.nn.number import Precision
 from embedl_deploy.quantize._balance import Site, balance, factors, sites
 from embedl_deploy.quantize._calibrate import apply_calibration, best_ratio, floating
-from embedl_deploy.quantize._held_out import Judge, Sample, gain, ratio_db, run_sample
+from embedl_deploy.quantize._held_out import Judge, gain, ratio_db, run_sample
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._insert import layers_of, stubs_of
 from embedl_deploy.quantize._quantization import Correction, Gain, Trial, quantization_of
+from embedl_deploy.quantize._rows import Sample
 
 _LOW, _HIGH = -0.1, 1.1
 _PULL = 0.01

@@ -6,7 +6,7 @@ ratio of the outputs in dB, the mean over outputs, so that a large output does n
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,8 +17,7 @@ from embedl_deploy._graph.run import evaluating
 from embedl_deploy.errors import CalibrationError
 from embedl_deploy.quantize._calibrate import as_call, describe
 from embedl_deploy.quantize._quantization import Gain
-
-Sample = tuple[tuple[Any, ...], Mapping[str, Any]]  # one call of a model: positional and keyword inputs
+from embedl_deploy.quantize._rows import Sample, rows_of, tensors_of
 
 LEAST = 4  # a comparison on fewer samples says nothing
 ENOUGH_ROWS = 16  # rows of one to three batches, of which the last quarter is held out
@@ -54,7 +53,7 @@ class Split:
             if self.number % _EVERY or not room:
                 yield batch
             else:
-                space -= sum(leaf.numel() * leaf.element_size() for leaf in _tensors(call))
+                space -= sum(leaf.numel() * leaf.element_size() for leaf in tensors_of(call))
                 self.held.append(call)
 
     def _few(self, batches: list[Any]) -> Iterator[Any]:
@@ -70,16 +69,6 @@ class Split:
             (args, kwargs), held = cut
             self.held.append(held)
             yield kwargs or args
-
-
-def rows_of(call: Sample) -> int:
-    """Return how many samples a call seems to have: the rows that all its tensors have, else one."""
-    counts = {leaf.shape[0] if leaf.ndim else 0 for leaf in _tensors(call)}
-    return max(counts.pop(), 1) if len(counts) == 1 else 1
-
-
-def _tensors(call: Sample) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor)]
 
 
 def _cut(call: Sample) -> tuple[Sample, Sample] | None:
@@ -120,7 +109,7 @@ class Judge:
                 found = run_sample(model, call)
             except Exception as exc:
                 raise CalibrationError(
-                    f"the model does not take held-out batch {number} ({describe(list(_tensors(call)))}): {exc}. "
+                    f"the model does not take held-out batch {number} ({describe(list(tensors_of(call)))}): {exc}. "
                     "Batches are a tensor or array, a tuple of the model's inputs, or a dictionary of them."
                 ) from exc
             if not all(bool(torch.isfinite(output).all()) for output in found):

@@ -9,7 +9,7 @@ chosen by position alone. That is what makes six methods cost little more than o
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -19,11 +19,14 @@ from typing import TypedDict
 import torch
 
 from embedl_deploy.errors import CalibrationError, quoted_list
+from embedl_deploy.nn import QuantStub
+from embedl_deploy.nn.rounding import Seen, implementation_for
 
 HALF = 2048
 SAMPLES_PER_ITEM = 1024
 MOST_SAMPLES = 65536
 MOST_WAITING = 1 << 22
+MOST_WAITING_ON_DEVICE = 1 << 26  # a quarter of a gigabyte: a device is asked to wait for its answer seldom
 _LEAST_EXPONENT = -120
 
 
@@ -55,22 +58,29 @@ class Histogram:
 
     def add(self, value: torch.Tensor, low: float, high: float) -> None:
         """Take in one batch whose least and largest value are known."""
-        self.stretch("", low, high)
+        self.refuse_infinite("", low, high, self.batches + 1)
+        self.stretch([(low, high)])
         self.counts += count([sample(value)], [0], [self.exponent])[0]
 
-    def stretch(self, label: str, low: float, high: float) -> None:
-        """Take in the extremes of one batch: the bins reach as far from then on."""
+    @staticmethod
+    def refuse_infinite(label: str, low: float, high: float, number: int) -> None:
+        """Raise where a batch holds what is no number."""
         if not (math.isfinite(low) and math.isfinite(high)):
             raise CalibrationError(
-                f"the value at '{label}' is not finite in batch {self.batches + 1} "
+                f"the value at '{label}' is not finite in batch {number} "
                 f"(least {low}, largest {high}); look for NaN or infinity in it, or for a layer that overflows.",
                 place=label,
             )
+
+    def stretch(self, bounds: Sequence[tuple[float, float]]) -> None:
+        """Take in the extremes of batches: the bins reach as far from then on."""
+        lows, highs = zip(*bounds, strict=True)
+        low, high = min(lows), max(highs)
         self._widen(exponent_for(low, high))
         self.low, self.high = min(self.low, low), max(self.high, high)
-        self.batches += 1
-        self.low_sum += Fraction(low)
-        self.high_sum += Fraction(high)
+        self.batches += len(bounds)
+        self.low_sum += _exact_sum(lows)
+        self.high_sum += _exact_sum(highs)
 
     def merge(self, other: "Histogram") -> "Histogram":
         exponent = max(self.exponent, other.exponent)
@@ -132,45 +142,66 @@ class Inbox:
     all kernels before it, so two looks a tensor would cost more than the network itself.
     """
 
-    waiting: list[tuple[str, Histogram, torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    waiting: list[tuple[QuantStub, Histogram, Seen]] = field(default_factory=list)
     size: int = 0
 
-    def put(self, label: str, histogram: Histogram, value: torch.Tensor) -> None:
+    def put(self, stub: QuantStub, histogram: Histogram, value: torch.Tensor) -> None:
         """Keep the extremes and the sample of a value, and count when much is waiting."""
-        low, high = torch.aminmax(value.detach())
-        # A copy: the sample alone must not keep the whole value alive.
-        kept = sample(value).clone()
-        self.waiting.append((label, histogram, low, high, kept))
-        self.size += kept.numel()
-        if self.size > MOST_WAITING:
+        seen = see(value.detach())
+        self.waiting.append((stub, histogram, seen))
+        self.size += seen[2].numel()
+        if self.size > (MOST_WAITING if value.device.type == "cpu" else MOST_WAITING_ON_DEVICE):
             self.flush()
 
     def flush(self) -> None:
+        """Count what is waiting; a stub that met minus infinity is masked from then on."""
         waiting, self.waiting, self.size = self.waiting, [], 0
         if not waiting:
             return
-        bounds = torch.cat([bound.reshape(1) for _, _, low, high, _ in waiting for bound in (low, high)])
-        for (label, histogram, *_), (low, high) in zip(waiting, bounds.reshape(-1, 2).tolist(), strict=True):
-            histogram.stretch(label, low, high)
-        rows = list({id(histogram): histogram for _, histogram, *_ in waiting}.values())
-        place = {id(histogram): row for row, histogram in enumerate(rows)}
-        owners = [place[id(histogram)] for _, histogram, *_ in waiting]
-        counted = count([kept for *_, kept in waiting], owners, [histogram.exponent for histogram in rows])
-        for histogram, row in zip(rows, counted, strict=True):
+        samples, owners, rows = [], [], dict[int, tuple[Histogram, list[tuple[float, float]]]]()
+        for (stub, histogram, (_, _, kept)), (low, high) in zip(waiting, _bounds(waiting), strict=True):
+            if low == -math.inf and not stub.required:
+                # Scores behind a mask: no integer stands for them, so no target rounds them.
+                stub.masked = True
+            if stub.masked:
+                continue
+            bounds = rows.setdefault(id(histogram), (histogram, []))[1]
+            histogram.refuse_infinite(stub.label, low, high, histogram.batches + len(bounds) + 1)
+            bounds.append((low, high))
+            owners.append(id(histogram))
+            samples.append(kept)
+        if not samples:
+            return
+        for histogram, bounds in rows.values():
+            histogram.stretch(bounds)
+        place = {key: row for row, key in enumerate(rows)}
+        exponents = [histogram.exponent for histogram, _ in rows.values()]
+        counted = count(samples, [place[key] for key in owners], exponents)
+        for (histogram, _), row in zip(rows.values(), counted, strict=True):
             histogram.counts += row
+
+
+def _bounds(waiting: list[tuple[QuantStub, Histogram, Seen]]) -> list[list[float]]:
+    """Return the least and the largest of every value, asking the device once."""
+    parts = {seen[0].numel() for _, _, seen in waiting}
+    if len(parts) == 1:
+        lows, highs = (torch.stack([seen[side].float() for _, _, seen in waiting]) for side in (0, 1))
+        return torch.stack([lows.amin(1), highs.amax(1)], 1).tolist()
+    return torch.stack([torch.stack([seen[0].amin(), seen[1].amax()]).float() for _, _, seen in waiting]).tolist()
 
 
 def count(samples: list[torch.Tensor], rows: list[int], exponents: list[int]) -> torch.Tensor:
     """Count the bins of several samples at once, into a row for each exponent."""
-    device, total = samples[0].device, sum(part.numel() for part in samples)
-    joined = torch.cat([part.to(device) for part in samples])
-    # A product with a power of two is exact, unless a tiny value becomes zero in it and so leaves its bin.
-    exact = torch.float32 if max(exponents) <= 0 and joined.dtype != torch.float64 else torch.float64
-    owners, lengths = torch.tensor(rows, device=device), torch.tensor([part.numel() for part in samples], device=device)
-    factors = torch.tensor([2.0**-exponent for exponent in exponents], dtype=exact, device=device)[owners]
-    index = joined.to(exact).mul(factors.repeat_interleave(lengths, output_size=total)).floor_().to(torch.int32)
-    index += (owners * (2 * HALF) + HALF).int().repeat_interleave(lengths, output_size=total)
-    return torch.bincount(index, minlength=2 * HALF * len(exponents)).cpu().reshape(len(exponents), -1)
+    joined = torch.cat([part.to(samples[0].device) for part in samples])
+    lengths = [part.numel() for part in samples]
+    return implementation_for(joined).counted(joined, lengths, rows, exponents, HALF).cpu()
+
+
+def _exact_sum(values: Sequence[float]) -> Fraction:
+    """Add without rounding: the denominators are powers of two, so the largest is a multiple of all."""
+    ratios = [value.as_integer_ratio() for value in values]
+    largest = max(bottom for _, bottom in ratios)
+    return Fraction(sum(top * (largest // bottom) for top, bottom in ratios), largest)
 
 
 def exponent_for(low: float, high: float) -> int:
@@ -181,12 +212,23 @@ def exponent_for(low: float, high: float) -> int:
     return max(math.frexp(top)[1] - HALF.bit_length() + 1, _LEAST_EXPONENT)
 
 
+def see(value: torch.Tensor) -> Seen:
+    """Return the extremes of a value's parts and its sample, as copies on its device, without waiting for either."""
+    # The sample goes by position, whatever the order in memory.
+    value = value.contiguous()
+    return implementation_for(value).seen(value, *_positions(value))
+
+
 def sample(value: torch.Tensor) -> torch.Tensor:
     """Return an even sample of the values, by position: the same tensor gives the same sample."""
-    flat = value.detach().reshape(-1)
+    first, step = _positions(value)
+    return value.detach().reshape(-1)[first::step]
+
+
+def _positions(value: torch.Tensor) -> tuple[int, int]:
     wanted = min(SAMPLES_PER_ITEM * (value.shape[0] if value.ndim else 1), MOST_SAMPLES)
-    step = _stride(flat.numel(), wanted)
-    return flat[step // 2 :: step] if step > 1 else flat
+    step = _stride(value.numel(), wanted)
+    return (step // 2 if step > 1 else 0), step
 
 
 @lru_cache(maxsize=4096)

@@ -8,7 +8,16 @@ from torch import fx, nn
 from embedl_deploy._graph.clone import copy_deep
 from embedl_deploy._graph.network import Network, network_of
 from embedl_deploy.errors import QuantizationError
-from embedl_deploy.nn import Mode, QuantizableModule, QuantizedElementwise, QuantizedLayer, QuantSpec, QuantStub
+from embedl_deploy.nn import (
+    Add,
+    FusedAddReLU,
+    Mode,
+    QuantizableModule,
+    QuantizedElementwise,
+    QuantizedLayer,
+    QuantSpec,
+    QuantStub,
+)
 from embedl_deploy.quantize._config import QuantConfig
 from embedl_deploy.quantize._placement import Boundary, Placement
 from embedl_deploy.quantize._quantization import (
@@ -99,6 +108,7 @@ def wire(model: fx.GraphModule, placement: Placement) -> None:
         if node is not None:
             _rewire(node, watched.get(key[0], ()) if boundary is None else boundary.readers)
     _attach_stubs(model, active=placement.integer_kernels)
+    _note_masks(model)
     model.graph.lint()
     model.recompile()
     put_quantization(model, replace(quantization_of(model), placement=placement, groups=groups))
@@ -163,6 +173,20 @@ def _attach_stubs(model: fx.GraphModule, *, active: bool) -> None:
         attached = layer.attach_stubs(inputs, _stub_at(modules, readers[0]) if len(readers) == 1 else None)
         if attached is not layer:
             model.set_submodule(target, attached)
+
+
+def _note_masks(model: fx.GraphModule) -> None:
+    """Tell stubs that only sums read: a sum keeps nothing for its backward pass."""
+    modules = dict(model.named_modules())
+    sums = {
+        name
+        for name, part in modules.items()
+        if isinstance(part.layer if isinstance(part, QuantizedElementwise) else part, Add | FusedAddReLU)
+    }
+    for node in model.graph.nodes:
+        stub = modules.get(str(node.target)) if node.op == "call_module" else None
+        if isinstance(stub, QuantStub):
+            stub.keeps_mask = all(user.op == "call_module" and user.target in sums for user in node.users)
 
 
 def _stub_at(modules: Mapping[str, nn.Module], node: object) -> QuantStub | None:

@@ -1,5 +1,6 @@
 """One quantization: place, calibrate, and choose on held-out data what was left open."""
 
+import contextlib
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +11,14 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from embedl_deploy.backend import Backend
+from embedl_deploy.errors import first_line
 from embedl_deploy.nn.number import Precision
 from embedl_deploy.quantize._calibrate import ForwardLoop, apply_calibration, as_call, collect, keeping_samples
 from embedl_deploy.quantize._config import CalibrationMethod, ModulesToSkip, QuantConfig
 from embedl_deploy.quantize._corrections import Always, ByNoise, QuantState, Verdict, apply_corrections
+from embedl_deploy.quantize._data_evidence import MOST, DataEvidence, judge_data, no_evidence
 from embedl_deploy.quantize._fit import fit_weights
-from embedl_deploy.quantize._held_out import ENOUGH_ROWS, LEAST, Judge, Sample, Split, gain, takes
+from embedl_deploy.quantize._held_out import ENOUGH_ROWS, LEAST, Judge, Split, gain, takes
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._inputs import InputWatch
 from embedl_deploy.quantize._insert import insert_qdq
@@ -30,6 +33,7 @@ from embedl_deploy.quantize._quantization import (
     put_quantization,
     quantization_of,
 )
+from embedl_deploy.quantize._rows import Sample, SpreadRows
 from embedl_deploy.quantize._sensitivity import sensitivity
 
 # From the plainest on: of two that are as good, the first is taken.
@@ -66,6 +70,8 @@ class Job:
     example_only: bool = False
     keeps_outputs: bool = True  # whether layers may stay float for an output that is poor
     progress: bool = False
+    # Filled by the first run over data: jobs that are made of this one have the same list, and do not look again
+    evidence: list[DataEvidence] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -132,10 +138,29 @@ class Job:
         if isinstance(source.data, Calibration):
             return source.data, tuple(self.samples), ()
         watch = InputWatch(model, clips=source.clips)
+        rows = SpreadRows(MOST)
         kept: Samples
-        with watch.watching(), keeping_samples(model) as kept:
+        with watch.watching(), keeping_samples(model) as kept, self._keeping(model, rows):
             found = collect(model, source.data, progress=source.progress)
+        if self.evidence is not None and not self.evidence:
+            self.evidence.append(self._judged(rows))
         return found, tuple(kept), watch.warnings
+
+    def _keeping(self, model: fx.GraphModule, rows: SpreadRows) -> contextlib.AbstractContextManager[object]:
+        """Keep some rows of what the model is given, where somebody will look at them."""
+        if self.evidence is None or self.evidence:
+            return contextlib.nullcontext()
+
+        def look(_: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            rows.add((args, kwargs))
+
+        return model.register_forward_pre_hook(look, with_kwargs=True)
+
+    def _judged(self, rows: SpreadRows) -> DataEvidence:
+        try:
+            return judge_data(self.model, rows.calls())
+        except Exception as exc:  # noqa: BLE001 (a fixed batch size, or whatever else a model has against these rows)
+            return no_evidence(f"the network does not take some rows of the data ({first_line(exc)}).")
 
     def _choose_method(self, model: fx.GraphModule, calibration: Calibration, judge: Judge) -> RangeChoice:
         """Solve ranges by every method from the same statistics, and leave the one that held-out samples prefer."""

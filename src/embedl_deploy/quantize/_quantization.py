@@ -11,6 +11,7 @@ from torch import fx, nn
 from embedl_deploy._table import table
 from embedl_deploy.errors import QuantizationError, quoted_list
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
+from embedl_deploy.quantize._data_evidence import DataEvidence
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._placement import Placement
 
@@ -236,6 +237,7 @@ class Quantization:
     ranges: RangeChoice | None = None  # how the range method was chosen, where the user left it open
     outputs: tuple[OutputQuality, ...] = ()  # what every output keeps on held-out samples
     warnings: tuple[str, ...] = ()  # what is odd about the calibration data
+    evidence: DataEvidence | None = None  # whether that data is what the network was trained on; None if not looked at
     search: Search | None = None  # the search for a goal, where one was given
     sensitivity: Sensitivity | None = None  # what each layer costs with all of them quantized, where a goal was given
     example_only: bool = False  # ranges are those of the example inputs, as no other data was given
@@ -274,6 +276,7 @@ class Quantization:
         if self.example_only:
             lines.insert(1, "Warning: calibrated on the example inputs alone; give forward_loop=batches of real data.")
         lines[1:1] = [f"Warning: {warning}" for warning in self.warnings]
+        lines[1:1] = [] if self.evidence is None else [self.evidence.line]
         if self.ranges is not None:
             lines += ["", str(self.ranges)]
         if self.trials:

@@ -10,6 +10,7 @@ from embedl_deploy.backend import Backend
 from embedl_deploy.errors import InputError, QuantizationError
 from embedl_deploy.quantize._calibrate import ForwardLoop, as_call, describe
 from embedl_deploy.quantize._config import MaxDrop, QuantConfig
+from embedl_deploy.quantize._data_evidence import no_evidence
 from embedl_deploy.quantize._held_out import run_sample
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._insert import transformed_network
@@ -34,6 +35,7 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
     held_out: Iterable[Any] | None = None,
     corrections: Corrections | None = None,
     goal: MaxDrop | None = None,
+    check_data: bool = True,
     progress: bool = False,
 ) -> fx.GraphModule:
     """Quantize a transformed model: place, calibrate, choose what helps on held-out data, and meet a goal.
@@ -59,6 +61,8 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
             ``tuple(Correction)`` for all, ``()`` for none. Needs data that can be run twice. Left open, all but learned
             rounding are tried where an output is poor, and all of them where a goal is not met.
         goal: What a metric must reach; range methods, corrections and float islands are tried until it does.
+        check_data: Compare some of the data with the statistics that the network keeps of its training data; the report
+            says what came of it.
         progress: Count batches and tell the steps of the search on the error stream.
 
     Raises:
@@ -77,9 +81,13 @@ def quantize(  # noqa: PLR0913 (the contract's five, and what a user may add to 
     job = Job(
         model, args, kwargs, config or QuantConfig(), choose_backend(backend, target), dialect_name(backend, target),
         data, held, chosen, example_only=forward_loop is None, progress=progress,
+        evidence=[] if check_data else None,
     )  # fmt: skip
     result = job.run() if goal is None else search(job, goal)
-    put_quantization(result, replace(quantization_of(result), example_only=forward_loop is None))
+    evidence = job.evidence[0] if job.evidence else None
+    if check_data and evidence is None:
+        evidence = no_evidence("it was given as statistics, without the data.")
+    put_quantization(result, replace(quantization_of(result), example_only=forward_loop is None, evidence=evidence))
     if freeze_weights:
         bake_weights(result)
     return result

@@ -1,10 +1,15 @@
 """The search for a goal: range methods, corrections, then float islands, all judged by the goal's own metric."""
 
+import ctypes
+import hashlib
+import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import torch
 from torch import fx
 
 from embedl_deploy.errors import QuantizationError
@@ -24,6 +29,7 @@ from embedl_deploy.quantize._quantization import (
     quantization_of,
 )
 from embedl_deploy.quantize._sensitivity import sensitivity
+from embedl_device.readers import UnreadableError, parse_json, read_plain
 
 Build = Callable[[tuple[str, ...]], fx.GraphModule]
 
@@ -35,6 +41,8 @@ class Ledger:
         self._goal, self._progress = goal, progress
         self._started = self._last = time.perf_counter()
         self.steps: list[Step] = []
+        self._journal = None if goal.journal is None else Path(goal.journal)
+        self._known: dict[str | None, float] = {} if self._journal is None else _read_journal(self._journal)
         self.whole = self._metric(float_model)
         self.allowed = self.whole - goal.drop
         self._say(f"goal: float {self.whole:.4g}, at least {self.allowed:.4g} wanted")
@@ -59,15 +67,49 @@ class Ledger:
         return Search(islands, self.whole, metric, self.allowed, len(self.steps), tuple(self.steps), seconds)
 
     def _metric(self, model: fx.GraphModule) -> float:
+        key = None if self._journal is None else _digest(model)
+        if key in self._known:
+            return self._known[key]
         found = float(self._goal.metric(model))
         if found != found:  # noqa: PLR0124 (NaN is the one number that differs from itself)
             raise QuantizationError("the metric returned NaN; it must return a number, larger is better.")
+        if self._journal is not None:
+            with self._journal.open("a") as file:
+                file.write(json.dumps({"model": key, "metric": found}) + "\n")
         return found
 
     def _say(self, line: str) -> None:
         if self._progress:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
+
+
+def _digest(model: fx.GraphModule) -> str:
+    """Return a name for what a model computes: its graph, its weights, its scales and formats."""
+    found = hashlib.sha256(str(model.graph).encode())
+    for name, value in model.state_dict().items():
+        found.update(name.encode())
+        if isinstance(value, torch.Tensor):
+            raw = value.detach().cpu().contiguous()
+            # Not through NumPy, which need not be installed.
+            found.update(ctypes.string_at(raw.data_ptr(), raw.nbytes))
+        else:
+            found.update(repr(value).encode())
+    return found.hexdigest()
+
+
+def _read_journal(path: Path) -> dict[str | None, float]:
+    """Return what was measured, by model; a last line that was cut off is measured again."""
+    if not path.exists():
+        return {}
+    known: dict[str | None, float] = {}
+    for line in read_plain(path).decode(errors="replace").splitlines():
+        try:
+            entry = parse_json(line)
+            known[str(entry["model"])] = float(entry["metric"])
+        except (UnreadableError, KeyError, TypeError, ValueError):
+            continue
+    return known
 
 
 class _ByMetric:

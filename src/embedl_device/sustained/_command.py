@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from embedl_device import __version__, board
 from embedl_device.errors import BoardError
-from embedl_device.models import Models
+from embedl_device.loader import Loader
 from embedl_device.power import choose, find_sources
 from embedl_device.program import say
 from embedl_device.rounds import Plan, take_samples
@@ -50,18 +50,18 @@ def plan_of(arguments: Namespace) -> LoadPlan:
     )  # fmt: skip
 
 
-def sustained(arguments: Namespace, models: Models) -> Dict[str, Any]:
+def sustained(arguments: Namespace, loader: Loader) -> Dict[str, Any]:
     """Put a model under load and return the document; detached, return which process does it."""
     plan = plan_of(arguments)
     if arguments.folder is not None:
         arguments.folder.mkdir(parents=True, exist_ok=True)
     if not arguments.detach:
-        return _measure(arguments, models, plan, _Progress(arguments.folder))
+        return _measure(arguments, loader, plan, _Progress(arguments.folder))
     if arguments.folder is None:
         raise BoardError("--detach needs --folder, where the result is to be.")
     progress = _Progress(arguments.folder)
     progress.write({"state": "starting"})
-    return {"pid": detached(lambda: _measure_alone(arguments, models, plan, progress), arguments.folder / LOG)}
+    return {"pid": detached(lambda: _measure_alone(arguments, loader, plan, progress), arguments.folder / LOG)}
 
 
 def detached(work: Callable[[], object], log: Path) -> int:
@@ -140,9 +140,9 @@ class _Progress:
         })  # fmt: skip
 
 
-def _measure_alone(arguments: Namespace, models: Models, plan: LoadPlan, progress: _Progress) -> None:
+def _measure_alone(arguments: Namespace, loader: Loader, plan: LoadPlan, progress: _Progress) -> None:
     try:
-        _measure(arguments, models, plan, progress)
+        _measure(arguments, loader, plan, progress)
     except BoardError as error:
         progress.write({"state": "failed", "error": str(error)})
         raise
@@ -152,10 +152,10 @@ def _measure_alone(arguments: Namespace, models: Models, plan: LoadPlan, progres
     progress.write({"state": "done"})
 
 
-def _measure(arguments: Namespace, models: Models, plan: LoadPlan, progress: _Progress) -> Dict[str, Any]:
-    say(models.program, "loading {}".format(arguments.model))
+def _measure(arguments: Namespace, loader: Loader, plan: LoadPlan, progress: _Progress) -> Dict[str, Any]:
+    say(loader.program, "loading {}".format(arguments.model))
     progress.write({"state": "loading"})
-    loaded = models.load(arguments.model, True)
+    loaded = loader.load(arguments.model, True)
     progress.write({"state": "warming up"})
     warm_up = take_samples(loaded.run, Plan(1, 0.0, 0.0, arguments.max_warmup_seconds))
     before = board.state()
@@ -168,7 +168,7 @@ def _measure(arguments: Namespace, models: Models, plan: LoadPlan, progress: _Pr
         stack.callback(watch.close)
         start_s = time.perf_counter() + plan.idle_seconds
         start = {
-            "program": models.program,
+            "program": loader.program,
             "version": __version__,
             "clock_s": time.time() + plan.idle_seconds,  # noqa: TID251 - a meter's record is laid beside it
             "plan": plan._asdict(),
@@ -181,11 +181,11 @@ def _measure(arguments: Namespace, models: Models, plan: LoadPlan, progress: _Pr
             "board": board.describe(),
             "before": before,
             **loaded.facts,
-            **models.facts(),
+            **loader.facts(),
         }
         recorder = Recorder(Journal(file, start, watch.channels), watch, plan, start_s, progress.tell)
         stack.enter_context(_stopping(recorder))
-        say(models.program, "under load for {:g} s, {:g} s of rest before and after".format(plan[0], plan.idle_seconds))
+        say(loader.program, "under load for {:g} s, {:g} s of rest before and after".format(plan[0], plan.idle_seconds))
         recorder.start()
         try:
             ending = put_under_load(loaded.run, recorder)

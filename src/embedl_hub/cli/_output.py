@@ -52,6 +52,10 @@ def _set_verbosity(ctx: click.Context, _parameter: click.Parameter, value: int) 
     return value
 
 
+COULD_NOT_MEASURE = 3
+"""The exit code of a command that was asked for an answer and could not measure it."""
+
+
 class KindGroup(click.Group):
     """Answers an unknown command with the one that was most likely meant, or else with those there are."""
 

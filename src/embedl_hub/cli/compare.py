@@ -23,13 +23,18 @@ from embedl_hub.cli._output import (
     table,
     working,
 )
-from embedl_hub.cli._steps import chosen_device, find_model, open_context
+from embedl_hub.cli._steps import chosen_device, find_model, find_run, open_context
 from embedl_hub.comparison import Comparison, MetricRow, compare, conclusion_of
+from embedl_hub.core.component import RunType
+from embedl_hub.core.device import Device
 from embedl_hub.core.document import find_metric
-from embedl_hub.core.steps import run_of
+from embedl_hub.core.steps import run_of, where_measured
 from embedl_hub.core.toolchain import paired_profiler
+from embedl_hub.errors import quoted_list
+from embedl_hub.fleet import HERE
 
 if TYPE_CHECKING:
+    from embedl_hub.core import HubContext
     from embedl_hub.core.profile import PairedModel, PairedResult
     from embedl_hub.tracking import Run
 
@@ -88,7 +93,7 @@ _LETTERS = 26
 )
 @click.option("--paired", is_flag=True, help="Measure their models again, in turns in one process.")
 @click.option("--samples", type=click.IntRange(min=1), default=200, show_default=True, help="Rounds of --paired.")
-@click.option("--device", help="Where --paired measures; the device in use, else the first compatible one.")
+@click.option("--device", help="Where --paired measures; where the runs were measured, else the device in use.")
 @click.option("--here", is_flag=True, help="Measure --paired on this machine, whatever devices there are.")
 @click.option("--project", help="Record --paired under this project; the one in use if not given.")
 @home_option
@@ -119,7 +124,9 @@ def command(  # noqa: PLR0913 - options
             _show(comparison, layers)
         return
     chosen = chosen_device(home, device, here=here)
-    with open_context(home, project, here=here) as hub:
+    with open_context(home, project, here=here, extra=() if here else [Device(HERE)]) as hub:
+        if not (device or here):
+            chosen = _place(hub, runs) or chosen
         component = paired_profiler(toolchain_of(hub, runs))
         models = [find_model(hub, component, word) for word in runs]
         step: Any = component()
@@ -130,6 +137,17 @@ def command(  # noqa: PLR0913 - options
         emit(_paired_facts(run, result, runs))
     else:
         _show_paired(run, result, [f"{letter} {word}" for letter, word in zip(_letters(len(runs)), runs, strict=True)])
+
+
+def _place(hub: HubContext, words: Sequence[str]) -> str | None:
+    """Return the device on which profiles among runs were measured; None where there are none."""
+    found = [find_run(hub, word) for word in words if not Path(word).exists()]
+    places = dict.fromkeys(where_measured(hub, run) or HERE for run in found if run.type == RunType.PROFILE)
+    if len(places) > 1:
+        raise click.UsageError(
+            f"The runs were measured on {quoted_list(places)}; --device NAME or --here says where to measure."
+        )
+    return next(iter(places), None)
 
 
 def _letters(count: int) -> list[str]:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from embedl_hub.cli._models import toolchain_of
-from embedl_hub.cli._output import home_option, json_option, report, working
+from embedl_hub.cli._output import COULD_NOT_MEASURE, home_option, json_option, report, working
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.cli._steps import open_context
-from embedl_hub.comparison import Decision, gate, junit_xml
+from embedl_hub.comparison import Decision, GateResult, gate, junit_error, junit_xml
 from embedl_hub.core.component import Component, RunType
+from embedl_hub.core.device import Device
 from embedl_hub.core.profile import ColdStartProfiler, SustainedProfiler
-from embedl_hub.core.steps import model_of, options_of, read_arrays, run_of
+from embedl_hub.core.steps import model_of, options_of, read_arrays, run_of, where_measured
 from embedl_hub.core.toolchain import components, find_component
-from embedl_hub.errors import ConfigError, HubError, TrackingError, quoted_list
+from embedl_hub.errors import ConfigError, HubError, TrackingError, UnknownDeviceError, quoted_list
+from embedl_hub.fleet import HERE
 from embedl_hub.tracking import Run, Store, equal
 
 if TYPE_CHECKING:
     from embedl_hub.core import HubContext
-    from embedl_hub.core.device import Device
 
 
 def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
@@ -47,52 +48,91 @@ def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> floa
 @click.option("--repeat/--no-repeat", default=True, help="Measure again, in turns, before saying worse.")
 @click.option("--input-data", multiple=True, metavar="PATH", help="What profiles on data of your own were measured on.")
 @click.option("--most-pairs", default=30, show_default=True, help="Give up after so many turns.")
+@click.option("--device", help="Where to measure again; where RUN and its baseline were measured if not given.")
+@click.option("--here", is_flag=True, help="Measure again on this machine, whatever devices there are.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report here.")
-@click.option("--fail-when-unsure", is_flag=True, help="Exit with 1 also when the gate cannot tell.")
+@click.option("--fail-when-unsure", is_flag=True, help="Exit with 3 when the gate cannot tell, instead of 0.")
 @click.option("--project", help="Record the repeats under this project; the one in use if not given.")
 @home_option
 @json_option
 @click.pass_context
 def command(  # noqa: PLR0913 - options
     ctx: click.Context, *, run: str, baseline: str, metric: str, tolerance: float, more_is_better: bool | None,
-    repeat: bool, input_data: tuple[str, ...], most_pairs: int, junit: Path | None, fail_when_unsure: bool,
-    project: str | None, home: Path | None, as_json: bool,
+    repeat: bool, input_data: tuple[str, ...], most_pairs: int, device: str | None, here: bool, junit: Path | None,
+    fail_when_unsure: bool, project: str | None, home: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Exit with 1 when RUN is worse than a baseline by more than is tolerated.
 
-    Both are measured again in turns, so that noise does not fail a build. Exit code 0: fine, or nobody can tell (said
-    so); 1: worse; 2: wrong usage.
+    Both are measured again in turns, so that noise does not fail a build, each on the device of its record. Exit code
+    0: fine, or nobody can tell (said so); 1: worse; 2: wrong usage; 3: it could not be measured.
     """
+    if device and here:
+        raise click.UsageError("--device and --here contradict each other.")
     started = time.perf_counter()
-    with open_context(home, project_in_use(home, project), replace=_without_layers, tags={"gate": run}) as hub:
-        store = hub.client.store
-        assert store is not None  # noqa: S101 - the command line always tracks
-        candidate = store.run(run)
-        reference = find_baseline(store, baseline, candidate)
-        again = _Again(hub, input_data)
-        measure, both = _repeats(again, candidate, reference) if repeat else (None, True)
-        result = gate(
-            candidate, reference, metric=metric, tolerance=tolerance, measure_again=measure, repeat_baseline=both,
-            more_is_better=more_is_better, most_pairs=most_pairs,
-        )  # fmt: skip
-    if junit is not None:
-        text = junit_xml([result], seconds=time.perf_counter() - started)
-        try:
-            junit.parent.mkdir(parents=True, exist_ok=True)
-            junit.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"The report cannot be written to {junit}: {error}.") from error
+
+    measured_on: list[str] = []
+
+    def asked() -> GateResult:
+        # Runs of this machine are measured again on this machine, whatever devices there are now.
+        this_machine = [Device(HERE)]
+        with open_context(
+            home, project_in_use(home, project), replace=_without_layers, tags={"gate": run}, extra=this_machine
+        ) as hub:
+            store = hub.client.store
+            assert store is not None  # noqa: S101 - the command line always tracks
+            candidate = store.run(run)
+            reference = find_baseline(store, baseline, candidate)
+            again = _Again(hub, input_data, device=device, here=here)
+            measure, both = _repeats(again, candidate, reference) if repeat else (None, True)
+            places = "" if measure is None else again.places((candidate, reference) if both else (candidate,))
+
+            def told(each: Run) -> Run:
+                assert measure is not None  # noqa: S101 - only then is this called
+                if not measured_on:
+                    measured_on.append(places)
+                    click.echo(f"Measuring again on {places}.", err=True)
+                return measure(each)
+
+            return gate(
+                candidate, reference, metric=metric, tolerance=tolerance,
+                measure_again=None if measure is None else told, repeat_baseline=both,
+                more_is_better=more_is_better, most_pairs=most_pairs,
+            )  # fmt: skip
+
+    try:
+        result = asked()
+    except HubError as error:
+        _write(junit, junit_error(run, baseline, metric, str(error)))
+        # A device of the records that is gone is no mistake in the words of the command.
+        is_usage = isinstance(error, ConfigError | TrackingError) and not isinstance(error, UnknownDeviceError)
+        if is_usage or (device is not None and isinstance(error, UnknownDeviceError)):
+            raise click.UsageError(str(error)) from error
+        click.echo(f"embedl-hub: {error}", err=True)
+        ctx.exit(COULD_NOT_MEASURE)
+    _write(junit, junit_xml([result], seconds=time.perf_counter() - started))
     ratio = result.worsening
     interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
     report(
-        result.as_dict(),
+        {**result.as_dict(), "measured_on": measured_on[0] if measured_on else None},
         *(f"differs in {line}" for line in result.differences),
         f"{result.decision}: {result.metric} × {ratio.value:.3f}{interval} of the baseline's, tolerated "
         f"× {1 + result.tolerance:.3f}: {result.reason}.",
         as_json=as_json,
     )
-    if result.decision is Decision.WORSE or (fail_when_unsure and result.decision is Decision.CANNOT_TELL):
+    if result.decision is Decision.WORSE:
         ctx.exit(1)
+    if fail_when_unsure and result.decision is Decision.CANNOT_TELL:
+        ctx.exit(COULD_NOT_MEASURE)
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"The report cannot be written to {path}: {error}.") from error
 
 
 def find_baseline(store: Store, word: str, candidate: Run) -> Run:
@@ -125,9 +165,21 @@ _OF_ALL: tuple[type[Component], ...] = (ColdStartProfiler, SustainedProfiler)
 class _Again:
     """Measures a recorded profile again: the same model, device and options."""
 
-    def __init__(self, ctx: HubContext, input_data: tuple[str, ...]) -> None:
+    def __init__(
+        self, ctx: HubContext, input_data: tuple[str, ...], *, device: str | None = None, here: bool = False
+    ) -> None:
         self._ctx = ctx
         self._data = read_arrays(input_data) if input_data else None
+        self._device, self._here = device, here
+
+    def place(self, run: Run) -> str:
+        """Return the device that a run is measured again on: where it was measured, unless told otherwise."""
+        return where_measured(self._ctx, run, device=self._device, here=self._here) or HERE
+
+    def places(self, runs: Sequence[Run]) -> str:
+        """Return where runs are measured again, in words."""
+        names = dict.fromkeys(self.place(run) for run in runs)
+        return " and ".join("this machine" if name == HERE else f"device {name}" for name in names)
 
     def __call__(self, run: Run) -> Run:
         component, model, options = self.plan(run)
@@ -149,15 +201,14 @@ class _Again:
                 f"{quoted_list(found)}. --no-repeat compares the records alone."
             )
         component = found[run.component]
-        if run.device is not None:
-            self._ctx.find_device(run.device)
+        place = self.place(run)
         # One for all toolchains does not say whose models it takes; the toolchain's own profiler does.
         profiler = component
         if component in _OF_ALL:
             profiler = find_component(RunType.PROFILE, toolchain_of(self._ctx, [run.id]))
         model = model_of(self._ctx, profiler, run)
         model.path.to_local(self._ctx)
-        return component, model, {"device": run.device, **self._options(component, run)}
+        return component, model, {"device": place, **self._options(component, run)}
 
     def _options(self, component: type[Component], run: Run) -> dict[str, object]:
         options: dict[str, object] = {}

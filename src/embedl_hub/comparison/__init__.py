@@ -1,7 +1,7 @@
 """What differs between runs, and whether a difference is real: side by side, and as a gate for builds."""
 
 from embedl_hub.comparison._compare import ComparedRun, Comparison, FactRow, MetricRow, compare, conclusion_of
-from embedl_hub.comparison._gate import Decision, GateResult, Pair, gate, junit_xml
+from embedl_hub.comparison._gate import Decision, GateResult, Pair, gate, junit_error, junit_xml
 from embedl_hub.comparison._overlay import ComparedLayer, FloatChoice, ModuleRow
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "compare",
     "conclusion_of",
     "gate",
+    "junit_error",
     "junit_xml",
 ]

@@ -260,6 +260,20 @@ def junit_xml(results: Sequence[GateResult], *, seconds: float = 0.0) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
 
 
+def junit_error(candidate: str, baseline: str, metric: str, message: str) -> str:
+    """Return a report that says why nothing was measured: an error of the rig, no failure of the model."""
+    suite = ET.Element(
+        "testsuite", name="embedl-hub gate", tests="1", failures="0", skipped="0", errors="1", time="0.000"
+    )
+    case = ET.SubElement(
+        suite, "testcase", classname=f"gate.{_clean(metric)}", name=_clean(f"{candidate} against {baseline}"),
+        time="0.000",
+    )  # fmt: skip
+    ET.SubElement(case, "error", type="not measured", message=_clean(message))
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+
+
 def describe(result: GateResult) -> str:
     """Return the answer in a few lines."""
     ratio = result.worsening

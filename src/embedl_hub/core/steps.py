@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_device.readers import UnreadableError, read_npy, read_npz
 from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, LoggedArtifact, RunType, resolve
-from embedl_hub.errors import ConfigError, quoted_list
+from embedl_hub.errors import ConfigError, UnknownDeviceError, quoted_list
 from embedl_hub.tracking import Run, equal
 
 if TYPE_CHECKING:
@@ -153,6 +153,27 @@ def _maker(ctx: HubContext, run: Run, artifact: LoggedArtifact) -> Run | None:
         if made.type == RunType.COMPILE and path is not None and path.sha256 == artifact.sha256:
             return made
     return None
+
+
+def where_measured(ctx: HubContext, run: Run, *, device: str | None = None, here: bool = False) -> str | None:
+    """Return the device on which a recorded run is measured again: the one it was measured on, unless told otherwise.
+
+    None is this machine. A device that is gone is an error: another one would answer another question.
+    """
+    if here and device is not None:
+        raise ConfigError("device and here contradict each other.")
+    if here:
+        return None
+    name = device or run.device
+    if name is not None and name not in ctx.devices:
+        if device is not None:
+            ctx.find_device(device)
+        raise UnknownDeviceError(
+            f"Run {run.id} was measured on device {name!r}, which is not there any more; devices are: "
+            f"{quoted_list(ctx.devices)}. Add it again (embedl-hub device add {name}), or say where to measure "
+            "instead: --device NAME, or --here for this machine."
+        )
+    return name
 
 
 def keep_model(ctx: HubContext, component: type[Component], path: Path) -> CompiledModel:

@@ -40,7 +40,7 @@ def driven(
 ) -> Iterator[tuple[Driver, Machine[Any]]]:
     """Yield the driver of models and the machine that they are measured on; what is refused is a ProfileError."""
     toolchain = _toolchain_of(models)
-    driver = _driver_of(toolchain)
+    driver = driver_of(toolchain)
     target = None if device is None else ctx.find_device(device)
     if target is not None and target.provider_type not in toolchain.providers:
         raise ProfileError(
@@ -74,7 +74,8 @@ def _able(known: Sequence[Toolchain]) -> list[str]:
     return [each.name for each in known if each.driver is not None]
 
 
-def _driver_of(toolchain: Toolchain) -> Driver:
+def driver_of(toolchain: Toolchain) -> Driver:
+    """Return how the hub drives the device program of a toolchain that has one."""
     with needed_packages(f"{toolchain.title} models", toolchain.name):
         driver = pkgutil.resolve_name(toolchain.driver or "")
     if not isinstance(driver, Driver):

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 _SUMMARY: Form = {"median": float}
 _STARTS: Form = {"total_ms": _SUMMARY, "parts_ms": dict.fromkeys(START_PARTS, _SUMMARY)}
-_COLD: Form = {"starts": int, "cached": _STARTS, "cold?": _STARTS, "cold_problem?": str}
+_COLD_START: Form = {"starts": int, "cached": _STARTS, "cold?": _STARTS, "cold_problem?": str}
 _ALONE: Form = {
     "latency_ms": {"mean": float},
     "window_means_us": [float],
     "per_second": float,
     "waiting_share?": float,
 }
-_TOGETHER: Form = {"rounds": int, "models": [{"file_name": str, "alone": _ALONE, "beside": _ALONE}]}
+_CONCURRENT: Form = {"rounds": int, "models": [{"file_name": str, "alone": _ALONE, "concurrent": _ALONE}]}
 _SECONDS_A_WINDOW = 0.5
 
 
@@ -54,8 +54,8 @@ def cold_starts(
             raise RefusedError(f"starts must be at least 1, not {starts}.")
         args = program.place_models(ctx, machine, driver.runtime, [model], driver.read_inputs, input_data)
         args += [*driver.settings(machine), "--starts", str(starts)]
-        document = program.measure_there(machine, driver.runtime, "cold", args, _COLD)
-        _keep(ctx, machine, document, "cold.json")
+        document = program.measure_there(machine, driver.runtime, "cold-start", args, _COLD_START)
+        _keep(ctx, machine, document, "cold_start.json")
     if (cold := document.get("cold")) is None:
         ctx.client.log_param("cold_problem", document.get("cold_problem") or "the device program does not say why")
     for end, starts_of in (("", document["cached"]), ("_cold", cold)):
@@ -66,7 +66,7 @@ def cold_starts(
     return ColdStartResult.from_current_run(ctx)
 
 
-def run_together(
+def run_concurrently(
     ctx: HubContext,
     models: Sequence[CompiledModel],
     *,
@@ -88,7 +88,7 @@ def run_together(
         longest_s = machine.config.max_seconds * (len(models) + 1)
         args += [*driver.settings(machine), "--rounds", str(rounds), "--idle", str(idle_processes)]
         args += ["--window-seconds", str(_SECONDS_A_WINDOW), "--max-seconds", str(longest_s)]
-        document = program.measure_there(machine, driver.runtime, "together", args, _TOGETHER)
+        document = program.measure_there(machine, driver.runtime, "concurrent", args, _CONCURRENT)
         if len(document["models"]) != len(models):
             raise RefusedError(f"The device program on {machine.title} measured other models than it was given.")
         found = []
@@ -98,23 +98,23 @@ def run_together(
             found.append(each)
             values = {
                 "latency_alone": each.latency_alone,
-                "latency_beside": each.latency_beside,
+                "latency_concurrent": each.latency_concurrent,
                 "interference": each.interference.value,
                 "interference_low": each.interference.low,
                 "interference_high": each.interference.high,
                 "fps_alone": each.fps_alone,
-                "fps_beside": each.fps_beside,
+                "fps_concurrent": each.fps_concurrent,
             }
             for name, value in values.items():
                 if value is not None:
                     ctx.client.log_metric(f"{name}_{number}", value)
-        _keep(ctx, machine, document, "together.json")
+        _keep(ctx, machine, document, "concurrent.json")
     return ConcurrentResult.from_current_run(ctx, models=tuple(found))
 
 
 def _interference(row: Mapping[str, Any], machine: Machine[Any]) -> Ratio:
     try:
-        return paired_ratio(row["beside"]["window_means_us"], row["alone"]["window_means_us"])
+        return paired_ratio(row["concurrent"]["window_means_us"], row["alone"]["window_means_us"])
     except (ValueError, ArithmeticError) as error:
         raise RefusedError(f"The device program on {machine.title} gave times that are none: {error}") from error
 

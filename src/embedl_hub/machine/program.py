@@ -278,7 +278,10 @@ def compiled_names(data: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -
         target = mapping.get(name, name)
         if target in named:
             raise RefusedError(f"Input {target!r} is given twice, under its original and its compiled name.")
-        named[target] = np.asarray(array)
+        try:
+            named[target] = np.asarray(array)
+        except ValueError:
+            raise RefusedError(f"Input {name!r} is a sequence of unequal arrays; only tensors can be given.") from None
     return named
 
 

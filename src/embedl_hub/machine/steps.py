@@ -68,7 +68,7 @@ def provide(
 
 _MEASUREMENTS: Mapping[type[Component], str] = {
     ColdStartProfiler: "embedl_hub.machine.measurements:cold_starts",
-    ConcurrentProfiler: "embedl_hub.machine.measurements:run_together",
+    ConcurrentProfiler: "embedl_hub.machine.measurements:run_concurrently",
     SustainedProfiler: "embedl_hub.machine.sustained:sustain",
 }
 

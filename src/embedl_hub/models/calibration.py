@@ -68,6 +68,8 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
             plain = np.asarray(array)
             if plain.dtype == object:
                 plain = plain.astype(np.str_)
+            if plain.dtype.kind == "U" and not plain.dtype.itemsize:
+                plain = plain.astype("<U1")  # readers refuse an item of no bytes
             info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
             sample = plain.reshape(-1)[: _SAMPLE_BYTES // max(1, plain.itemsize)].tobytes()
             share = len(zlib.compress(sample, 1)) / max(1, len(sample))

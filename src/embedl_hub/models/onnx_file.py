@@ -84,7 +84,8 @@ def read_graph(path: Path) -> onnx.ModelProto:
             _check_fields(model)
     except (DecodeError, ValueError, OSError) as error:
         raise RefusedError(f"{file} is not an ONNX model: {error}.") from error
-    if not model.graph.node or not model.opset_import:
+    # A graph that was folded to constants has no node left, and outputs still.
+    if not (model.graph.node or model.graph.output) or not model.opset_import:
         raise RefusedError(f"{file} is not an ONNX model: it holds no graph.")
     return model
 
@@ -296,6 +297,9 @@ def fix_input_shape(model: onnx.ModelProto, shape: Sequence[int]) -> None:
                 dim.dim_value = names[dim.dim_param]
 
 
+_NO_TENSORS = frozenset({"sequence_type", "optional_type", "map_type", "sparse_tensor_type"})
+
+
 def check_data(inputs: Sequence[Tensor], data: Mapping[str, np.ndarray], what: str) -> None:
     """Refuse names, types and shapes that do not fit, all at once; whole batches more than the model takes may come."""
     own = {tensor.name: tensor for tensor in inputs}
@@ -303,6 +307,10 @@ def check_data(inputs: Sequence[Tensor], data: Mapping[str, np.ndarray], what: s
     faults += [f"{name!r} is missing" for name in own if name not in data]
     batches: set[int] = set()
     for name in own.keys() & data.keys():
+        if own[name].dtype in _NO_TENSORS:
+            kind = own[name].dtype.removesuffix("_type")
+            faults.append(f"{name!r} is of the kind {kind} in the model; only tensors can be given")
+            continue
         faults += _faults(own[name], np.asarray(data[name]), batches)
     if len(batches) > 1:
         faults.append(f"the inputs hold different numbers of batches: {sorted(batches)}")
@@ -321,9 +329,11 @@ def _faults(tensor: Tensor, array: np.ndarray, batches: set[int]) -> list[str]:
     sizes = tensor.shape
     is_fit = array.ndim == len(sizes) and tensor.takes(array.shape[1:], 1)
     first = sizes[0] if sizes else None
-    if is_fit and isinstance(first, int):
-        is_fit = first > 0 and array.shape[0] >= first and array.shape[0] % first == 0
-        batches.add(array.shape[0] // max(1, first))
+    if is_fit and first == 0:
+        is_fit = array.shape[0] == 0  # nothing is no batch that could come more than once
+    elif is_fit and isinstance(first, int):
+        is_fit = array.shape[0] >= first and array.shape[0] % first == 0
+        batches.add(array.shape[0] // first)
     if not is_fit:
         taken = f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
         faults.append(f"{tensor.name!r} has shape {list(array.shape)}, the model takes {taken}")

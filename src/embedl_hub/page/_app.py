@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from embedl_graph import STATIC
 from embedl_hub.errors import HubError
 from embedl_hub.page import _export, _format, _templates, _views, _write
 from embedl_hub.page._scope import Scope, TtlCache
@@ -39,6 +40,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+_GRAPH_FILES = frozenset({"dagre.js", "graph.css", "graph.js"})
 _STATIC_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -72,6 +74,7 @@ def build(options: Options) -> Starlette:
         *page.twins("/runs/count", _views.count),
         Route("/runs/{run_id}/export", page.exporting(_views.run, "run-{run_id}.html")),
         Route("/runs/{run_id}/artifacts/{name:path}", page.downloading),
+        *page.twins("/runs/{run_id}/graph", _views.graph),
         Route("/runs/{run_id}/{change}", page.changing, methods=["POST"]),
         *page.twins("/runs/{run_id}", _views.run),
         Route("/compare/export", page.exporting(_views.comparison, "comparison.html")),
@@ -79,6 +82,9 @@ def build(options: Options) -> Starlette:
         *page.twins("/sweeps", _views.sweeps),
         Route("/sweeps/{run_id}/export", page.exporting(_views.sweep, "sweep-{run_id}.html")),
         *page.twins("/sweeps/{run_id}", _views.sweep),
+        *page.twins("/bisections", _views.bisections),
+        Route("/bisections/{run_id}/export", page.exporting(_views.bisection, "bisection-{run_id}.html")),
+        *page.twins("/bisections/{run_id}", _views.bisection),
         *page.twins("/devices", _views.devices),
         *page.twins("/device", _views.device),
     ]
@@ -240,7 +246,8 @@ class _Pages:
 
 
 def _static(request: Request) -> Response:
-    path = _templates.FOLDER / "static" / request.path_params["name"]
+    name = request.path_params["name"]
+    path = (STATIC if name in _GRAPH_FILES else _templates.FOLDER / "static") / name
     if path.suffix not in _STATIC_TYPES or not path.is_file():
         raise HTTPException(404)
     return FileResponse(path, media_type=_STATIC_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})

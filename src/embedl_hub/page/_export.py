@@ -18,11 +18,13 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 
+from embedl_graph import static_text
+from embedl_hub.bisection import BISECTION
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.fleet import SWEEP
 from embedl_hub.page._scope import NotHereError, Scope
 from embedl_hub.page._templates import FOLDER, library_text, style_ids, templates
-from embedl_hub.page._views import Answer, comparison_answer, run_answer, sweep_answer
+from embedl_hub.page._views import Answer, bisection_answer, comparison_answer, run_answer, sweep_answer
 from embedl_hub.paths import replacing
 from embedl_hub.ranges import NoSuchRangeError, pieces, range_headers, wanted_bytes
 from embedl_hub.tracking import LoggedArtifact, Run, Store, now_ms
@@ -30,15 +32,18 @@ from embedl_hub.tracking import LoggedArtifact, Run, Store, now_ms
 _IMPORT = re.compile(r'^import \{[^}]*\} from "[^"]*";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _MODULES = {
-    "run.html": ("charts.js", "layers.js", "run.js"),
+    "run.html": ("charts.js", "layers.js", "graph.js", "run.js"),
     "compare.html": ("charts.js", "layers.js", "compare.js"),
     "sweep.html": ("charts.js", "sweep.js"),
+    "bisection.html": (),
 }
 
 
 def run_html(store: Store, run_id: str) -> str:
-    """Return the file of a run, of a sweep's run its matrix; the beginning of its id is enough."""
+    """Return the file of a run, of a sweep's its matrix, of a bisection's its tree; the beginning of its id will do."""
     run, scope = store.run(run_id), Scope(store)
+    if run.component == BISECTION:
+        return alone(bisection_answer(scope, run.id))
     return alone(sweep_answer(scope, run.id, {}) if run.component == SWEEP else run_answer(scope, run))
 
 
@@ -62,8 +67,9 @@ def alone(answer: Answer) -> str:
     """Return the page of a run, a comparison or a sweep as one file."""
     # A file cannot import from its neighbors when it is opened from a disk.
     own = "\n".join(_EXPORT.sub("", _IMPORT.sub("", _static(name))) for name in _MODULES[answer.template])
-    library = library_text()
-    page_style, chart_style = (_static(name) for name in ("page.css", "charts.css"))
+    # The layout of graphs is small; the charts' library is not.
+    library = library_text() + ("\n" + static_text("dagre.js") if answer.context.get("graph") else "")
+    page_style, chart_style = _static("page.css") + static_text("graph.css"), _static("charts.css")
     scripts = " ".join(f"'{_hash(text)}'" for text in (library, own))
     styles = " ".join(f"'{_hash(text)}'" for text in (page_style, chart_style))
     return templates().get_template(answer.template).render({
@@ -79,7 +85,7 @@ def alone(answer: Answer) -> str:
 
 
 def _static(name: str) -> str:
-    return (FOLDER / "static" / name).read_text(encoding="utf-8")
+    return static_text(name) if name.startswith("graph.") else (FOLDER / "static" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 from datetime import UTC, datetime
 
+from embedl_hub.core.invoke import is_ruined
 from embedl_hub.tracking import Lineage, LoggedMetric, Run, plain_value
 
 _SPANS = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3600), ("minute", 60))
@@ -90,6 +91,12 @@ def dumps(values: object) -> bytes:
 def for_script(values: object) -> str:
     """Return JSON that can stand inside a script element, whatever it holds."""
     return dumps(values).decode().replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def ruined_cosine(run: Run) -> float | None:
+    """Return how far a run's answers are from float's where that is too far to be of use; None where it is not."""
+    found = [metric.value for name in ("cosine", "calibration_cosine") if (metric := run.metric(name)) is not None]
+    return next((value for value in found if is_ruined(value)), None)
 
 
 def run_head(run: Run) -> dict[str, object]:

@@ -18,7 +18,7 @@ from embedl_hub.core.document import (
     in_order,
 )
 from embedl_hub.core.profile import ModuleTimes, module_times
-from embedl_hub.page._kinds import Table, table_of
+from embedl_hub.page._measurements import Table, table_of
 from embedl_hub.page._memory import memory_picture
 from embedl_hub.page._sustained import Chart, chart_of
 
@@ -92,6 +92,12 @@ class Profile:
     kind: Table | None = None  # what another kind of measurement than a profile found
     sustained: Chart | None = None  # a load over time
     memory: Memory | None = None  # what the runtime told of its memory, or what was predicted
+
+    @property
+    def layers_ms(self) -> float | None:
+        """The time of all layers together, where it is told."""
+        times = [layer.time_ms for layer in self.layers if layer.time_ms is not None]
+        return sum(times) if times else None
 
     @property
     def top_unit(self) -> Group | None:

@@ -29,6 +29,8 @@ _NEWEST = 100
 # Classes of the style sheet: no page may carry colors of its own.
 _SHADES = 9
 _WIDE = 20.0
+_TELLING = 1.5  # so many times the best is as dark as can be; a smaller gap is not drawn larger than it is
+_SHARES = frozenset({"accuracy", "top1_agreement", "cosine", "calibration_cosine"})
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class SweepPage:
         return {
             "x": find_metric(self.choice.x).column_title,
             "y": find_metric(self.choice.y).column_title,
+            "y_is_share": self.choice.y in _SHARES,
             "points": {
                 target: [
                     [point.cell.name, point.x, point.y, point.on_front, point.cell.run_id, point.cell.verdict]
@@ -164,6 +167,7 @@ def _shades(values: Sequence[float | None], among: Sequence[float | None], *, is
         return [None] * len(values)
     low, high = min(known_values), max(known_values)
     by_magnitude = low > 0 and high / low > _WIDE
+    depth = min(1.0, (high / low - 1) / (_TELLING - 1)) if low > 0 else 1.0
 
     def place(value: float) -> float:
         if high == low:
@@ -176,6 +180,6 @@ def _shades(values: Sequence[float | None], among: Sequence[float | None], *, is
         if value is None or not math.isfinite(value):
             return None
         share = 1 - place(value) if is_more and high != low else place(value)
-        return min(_SHADES - 1, int(share * _SHADES))
+        return min(_SHADES - 1, int(share * depth * _SHADES))
 
     return list(map(shade, values))

@@ -87,6 +87,11 @@ class Column:
     sorted: str
     query: str | None
 
+    @property
+    def style(self) -> str:
+        """The class of its cells: what a small screen can do without is hidden there."""
+        return f"col-{self.key}" if self.key in _FACTS else ""
+
 
 def columns_of(view: View, names: ValueNames) -> list[Column]:
     """Return the columns that are shown, after the name."""
@@ -114,11 +119,13 @@ class Row:
 
     run: Run
     cells: list[Cell]
+    ruined: float | None = None  # the cosine to float's answers, where they are ruined
 
 
 def row_of(run: Run, columns: Sequence[Column], model: tuple[str, str], now_ms: int) -> Row:
     """Return a run as a row; a list of runs comes without artifacts, so its model is given."""
-    return Row(run, [_cell(run, column.key, model, now_ms) for column in columns])
+    cells = [_cell(run, column.key, model, now_ms) for column in columns]
+    return Row(run, cells, _format.ruined_cosine(run))
 
 
 def _cell(run: Run, key: str, model: tuple[str, str], now_ms: int) -> Cell:
@@ -153,6 +160,8 @@ def _logged(run: Run, group: str, name: str) -> Cell:
 
 def _usual(view: View, names: ValueNames) -> list[str]:
     facts = [key for key in _DEFAULT_FACTS if not (key in {"status", "type", "device"} and getattr(view, key))]
+    if "precision" in names.params and "model" in facts:
+        facts.insert(facts.index("model") + 1, "params.precision")
     values = [f"metrics.{key}" for key in columns(names.metrics)]
     values += ["params.verdict"] if "verdict" in names.params else []
     project = [] if view.project else ["project"]
@@ -172,7 +181,7 @@ def _title(key: str) -> str:
     group, _, name = key.partition(".")
     if group == "metrics":
         return find_metric(name).column_title
-    return {"name": "Name", "params.verdict": "Verdict", **_FACTS}.get(key, name)
+    return {"name": "Name", "params.verdict": "Verdict", "params.precision": "Precision", **_FACTS}.get(key, name)
 
 
 def _is_column(key: str) -> bool:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from embedl_graph import graph_markup
 from embedl_hub.core.document import find_metric
 from embedl_hub.errors import ConfigError
 from embedl_hub.page import _format
@@ -34,8 +35,17 @@ def templates() -> jinja2.Environment:
         number=_format.number, percent=_format.percent, size=_format.size, moment=_format.moment,
         moment_iso=_format.moment_iso, span=_format.span, value=_format.value, script_json=_script_json,
     )  # fmt: skip
-    environment.globals.update(find_metric=find_metric, ago=_format.ago, quote=lambda text: quote(str(text), safe=""))
+    environment.globals.update(
+        graph_section=_graph_section,
+        find_metric=find_metric,
+        ago=_format.ago,
+        quote=lambda text: quote(str(text), safe=""),
+    )
     return environment
+
+
+def _graph_section(address: str = "") -> Markup:
+    return Markup(graph_markup("Graph of the model", address=address))  # noqa: S704 - escaped where it is made
 
 
 def _script_json(values: object) -> Markup:

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
+from markupsafe import Markup
+
 from embedl_device.statistics import Verdict
+from embedl_graph import graph_data, graph_markup, node_table
 from embedl_hub.comparison import compare
-from embedl_hub.core.document import find_metric
+from embedl_hub.core.document import document_of, find_metric
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.fleet import CellState
-from embedl_hub.health import device_health
 from embedl_hub.page import _format, _table
+from embedl_hub.page._bisect import bisection_of, bisections_of
+from embedl_hub.page._calibration import calibration_of
+from embedl_hub.page._devices import DeviceFacts, devices_of
+from embedl_hub.page._graph import RunGraph, drawn, find_model, models_of, read_artifact
 from embedl_hub.page._profile import profile_of
 from embedl_hub.page._scope import NotHereError, Scope
 from embedl_hub.page._sweeps import sweep_of, sweeps_of
-from embedl_hub.tracking import Run, RunStatus, RunType, equal, now_ms
+from embedl_hub.tracking import Lineage, Run, RunStatus, RunType, equal, now_ms
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from embedl_graph import ModelGraph
     from embedl_hub.page._scope import TtlCache
-    from embedl_hub.tracking import DeviceSummary, Run
+    from embedl_hub.tracking import LoggedArtifact
 
 Value = TypeVar("Value")
 FEWEST_COMPARED, MOST_COMPARED = 2, 6
@@ -118,7 +125,7 @@ def run(visit: Visit) -> Answer:
 
 
 def run_answer(scope: Scope, run: Run) -> Answer:
-    lineage, profile = scope.store.lineage(run.id), profile_of(run)
+    lineage, profile, shown = scope.store.lineage(run.id), profile_of(run), calibration_of(run)
     series = _format.series(run)
     charts: dict[str, object] = {
         "series": {name: [[metric.step, metric.value] for metric in metrics]
@@ -130,13 +137,54 @@ def run_answer(scope: Scope, run: Run) -> Answer:
             "by_op_type": profile.by_op_type, "by_unit": profile.by_unit, "samples_ms": profile.samples_ms,
             "sustained": profile.sustained,
         }  # fmt: skip
+    models = models_of(run, lineage)
+    graph = RunGraph(scope, run, models) if models and run.ended_ms else None
     context = {"run": run, "profile": profile, "lineage": lineage, "series": series, "charts": charts,
-               "logs": _logs(run)}  # fmt: skip
+               "logs": _logs(run), "graph": graph, "ruined": _ruined(run, lineage),
+               "warnings": _warnings(run), "calibration": shown}  # fmt: skip
 
     def data() -> dict[str, object]:
-        return {"run": _format.run_whole(run), "lineage": _format.lineage(lineage), "profile": profile}
+        return {"run": _format.run_whole(run), "lineage": _format.lineage(lineage), "profile": profile,
+                "calibration": shown}  # fmt: skip
 
     return Answer("run.html", data, context)
+
+
+def _ruined(run: Run, lineage: Lineage) -> list[tuple[str, float]]:
+    """Return who says that the answers of a run's model are ruined: the run, or one that made what it read."""
+    told = ((one.name, _format.ruined_cosine(one)) for one in (run, *lineage.made_from))
+    return [(name, cosine) for name, cosine in told if cosine is not None]
+
+
+def _warnings(run: Run) -> list[str]:
+    """Return what a run warned of when it ran."""
+    said = run.params["warnings"].value if "warnings" in run.params else []
+    return [str(text) for text in said] if isinstance(said, list | tuple) else [str(said)]
+
+
+def graph(visit: Visit) -> Answer:
+    """Show a model of a run, or two models side by side; which, the address says."""
+    wanted = visit.request.query_params
+    run = visit.scope.run(visit.request.path_params["run_id"])
+    models = models_of(run, visit.scope.store.lineage(run.id))
+    if not models and not wanted.get("of"):
+        raise NotHereError(f"Run {run.id} has no ONNX or TFLite model to show.")
+    first = find_model(visit.scope, wanted["of"], models) if wanted.get("of") else models[0]
+    second = find_model(visit.scope, wanted["against"], models) if wanted.get("against") else None
+
+    def read(artifact: LoggedArtifact) -> ModelGraph:
+        return visit.cached(("graph", artifact.sha256), lambda: read_artifact(artifact))
+
+    pictures = [drawn(one.run if one.run.type == "PROFILE" else run, one, read) for one in (first, second) if one]
+    data = graph_data(*pictures)
+    known = {one.reference: one for one in (*models, first, *([second] if second else []))}
+    context = {
+        "run": run, "models": list(known.values()), "first": first, "second": second, "graph_data": data,
+        "markup": Markup(graph_markup("Graph", count=len(pictures))),  # noqa: S704 - escaped where it is made
+        "tables": [Markup(node_table(picture.graph)) for picture in pictures],  # noqa: S704 - likewise
+        "pictures": pictures,
+    }  # fmt: skip
+    return Answer("graph.html", lambda: data, context)
 
 
 def comparison(visit: Visit) -> Answer:
@@ -156,7 +204,11 @@ def comparison_answer(scope: Scope, ids: Sequence[str]) -> Answer:
         "layers": [[row.name, list(row.times_ms)] for row in compared.layers],
         "samples_ms": [profile.samples_ms if profile else () for profile in profiles],
     }
-    context = {"runs": found, "profiles": profiles, "compared": compared, "letters": letters, "charts": charts}
+    drawable = len(found) == 2 and all(models_of(run, Lineage()) for run in found)
+    context = {
+        "runs": found, "profiles": profiles, "compared": compared, "letters": letters, "charts": charts,
+        "drawable": drawable, "ruined": [bool(_ruined(run, scope.store.lineage(run.id))) for run in found],
+    }  # fmt: skip
 
     def data() -> dict[str, object]:
         return {"runs": [_format.run_whole(run) for run in found], "comparison": compared}
@@ -204,14 +256,32 @@ def sweep_answer(scope: Scope, run_id: str, wanted: Mapping[str, str]) -> Answer
     return Answer("sweep.html", data, context)
 
 
+def bisections(visit: Visit) -> Answer:
+    newest = bisections_of(visit.scope)
+    rows = [_format.run_row(run) for run in newest]
+    return Answer("bisections.html", lambda: {"bisections": rows}, {"bisections": newest})
+
+
+def bisection(visit: Visit) -> Answer:
+    return bisection_answer(visit.scope, visit.request.path_params["run_id"])
+
+
+def bisection_answer(scope: Scope, run_id: str) -> Answer:
+    shown = bisection_of(scope, run_id)
+
+    def data() -> dict[str, object]:
+        return {"run": _format.run_row(shown.run), **shown.result.as_dict()}
+
+    return Answer("bisection.html", data, {"shown": shown})
+
+
 def devices(visit: Visit) -> Answer:
-    seen = visit.scope.store.devices()
-    health = device_health(visit.scope.store, [device.name for device in seen])
+    found = devices_of(visit.scope)
 
     def rows() -> dict[str, object]:
-        return {"devices": [{**vars(each), "health": health[each.name]} for each in seen]}
+        return {"devices": [vars(each) for each in found.rows], "problem": found.problem}
 
-    return Answer("devices.html", rows, {"devices": seen, "health": health})
+    return Answer("devices.html", rows, {"devices": found.rows, "problem": found.problem})
 
 
 def device(visit: Visit) -> Answer:
@@ -262,13 +332,23 @@ class Point:
     latency_ms: float
     verdict: Verdict | None
     is_doubtful: bool
+    low: float | None = None  # the ends of the 95 % interval of the median, where it is told
+    high: float | None = None
+    change: str = ""  # ``faster`` or ``slower`` than the stable profile before it, where their intervals do not meet
+
+    def after(self, before: Point | None) -> Point:
+        """Return the point with what can be told of the change since another."""
+        if before is None or self.low is None or self.high is None or before.low is None or before.high is None:
+            return self
+        word = "faster" if self.high < before.low else "slower" if self.low > before.high else ""
+        return replace(self, change=word)
 
 
 @dataclass(frozen=True)
 class History:
     """A device over time: its newest runs, and of the newest profiles those of each model, oldest first."""
 
-    device: DeviceSummary
+    device: DeviceFacts
     runs: tuple[Run, ...]
     models: dict[str, list[Point]]
 
@@ -279,9 +359,9 @@ class History:
 
 
 def history_of(scope: Scope, name: str) -> History:
-    device = next((each for each in scope.store.devices() if each.name == name), None)
-    if device is None:
-        raise NotHereError(f"No run here was made on a device {name!r}.")
+    facts = next((each for each in devices_of(scope).rows if each.name == name), None)
+    if facts is None:
+        raise NotHereError(f"There is no device {name!r} here, and no run was made on one.")
     on_it = equal("device", name)
     profiles = scope.find([on_it, "type = 'PROFILE'", "metrics.latency is not null"], limit=_NEWEST).runs
     models: dict[str, list[Point]] = {}
@@ -289,12 +369,20 @@ def history_of(scope: Scope, name: str) -> History:
         latency, judged = run.metric("latency_median") or run.metric("latency"), History.verdict_of(run)
         if latency is not None:
             is_doubtful = judged is not None and not judged.is_stable
-            point = Point(run.id, run.started_ms, latency.value, judged, is_doubtful)
-            models.setdefault(_model(scope, run), []).append(point)
-    return History(device, scope.find([on_it], limit=50).runs, models)
+            # A page of runs comes without artifacts.
+            whole = scope.run(run.id)
+            summary = document_of(whole)[0].latency_ms
+            point = Point(
+                run.id, run.started_ms, latency.value, judged, is_doubtful, summary.median_low, summary.median_high
+            )
+            points = models.setdefault(_model(whole), [])
+            stable = next((one for one in reversed(points) if not one.is_doubtful), None)
+            points.append(point if is_doubtful else point.after(stable))
+    return History(facts, scope.find([on_it], limit=50).runs, models)
 
 
-def _model(scope: Scope, run: Run) -> str:
-    # A page of runs comes without artifacts; a model is known by its content, not by the run's name.
-    artifact = scope.run(run.id).artifacts.get("input")
-    return run.name if artifact is None else f"{artifact.title} ({artifact.sha256[:8]})"
+def _model(run: Run) -> str:
+    # A model is known by its content, not by the run's name.
+    artifact = run.artifacts.get("input")
+    precision = f", {run.params['precision'].value}" if "precision" in run.params else ""
+    return run.name if artifact is None else f"{artifact.title} ({artifact.sha256[:8]}{precision})"

@@ -1,4 +1,4 @@
-"""The few changes the page can make: label, archive and delete a run that has ended.
+"""The few changes the page can make: label, note down, archive and delete a run that has ended.
 
 A form must prove that it came from a page of ours: it holds a token that only fits the visitor's own cookie.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _COOKIE = "embedl_hub_form"
 _LARGEST_FORM_BYTES = 64_000
+_LONGEST_NOTE = 2000
 
 
 class Tokens:
@@ -89,6 +90,8 @@ def _carry_out(path: Mapping[str, str], form: Mapping[str, str], scope: Scope) -
     elif what == "label":
         check_name("tag", form.get("name", ""))
         scope.store.label(run.id, form["name"], form.get("value", ""))
+    elif what == "note":
+        scope.store.label(run.id, "note", form.get("text", "")[:_LONGEST_NOTE])
     elif what == "delete":
         if form.get("sure") != "yes":
             raise ConfigError("A run is deleted for good; tick the box beside the button if that is meant.")

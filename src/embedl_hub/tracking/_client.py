@@ -96,17 +96,17 @@ class ActiveRun:
     def log_batch(
         self,
         params: Mapping[str, object] | None = None,
-        metrics: Iterable[tuple[str, float, int | None]] = (),
+        metrics: Mapping[str, float] | Iterable[tuple[str, float, int | None]] = (),
         tags: Mapping[str, object] | None = None,
     ) -> None:
         """Record many values at once: all of them, or none when one cannot be recorded.
 
         Args:
             params: Parameters by name.
-            metrics: Name, value and step, or None, of each number.
+            metrics: Numbers by name; or name, value and step, or None, of each number.
             tags: Labels by name.
         """
-        new_metrics = [_metric(*metric) for metric in metrics]
+        new_metrics = [_metric(*metric) for metric in _triples(metrics)]
         facts: list[Mapping[str, object]] = [
             *(_param_facts(name, value) for name, value in (params or {}).items()),
             *map(_metric_facts, new_metrics),
@@ -250,6 +250,19 @@ def _metric(name: str, value: float, step: int | None) -> LoggedMetric:
 
 def _as_written(metric: LoggedMetric, record: Record) -> LoggedMetric:
     return metric if metric.name == record["name"] else replace(metric, name=record["name"])
+
+
+def _triples(metrics: Mapping[str, float] | Iterable[Any]) -> Iterator[tuple[str, float, int | None]]:
+    if isinstance(metrics, Mapping):
+        yield from ((name, value, None) for name, value in metrics.items())
+        return
+    for metric in metrics:
+        if not isinstance(metric, tuple | list) or len(metric) != 3:
+            raise ConfigError(
+                f"{metric!r} is no metric: log_batch takes numbers by name, or (name, value, step) of each number."
+            )
+        name, value, step = metric
+        yield name, value, step
 
 
 def _metric_facts(metric: LoggedMetric) -> dict[str, object]:

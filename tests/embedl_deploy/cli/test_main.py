@@ -163,7 +163,7 @@ def test_the_entry_point_exits_cleanly(
 def test_every_command_has_help() -> None:
     """And says in a line what it does."""
     listed = call("--help")
-    for name in ("check", "export", "plan", "quantize", "relower", "verify"):
+    for name in ("check", "export", "plan", "quantize", "relower", "show", "verify"):
         assert name in listed
         assert "Usage" in call(name, "--help")
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from embedl_deploy.nn import NumberFormat, Precision
-from embedl_deploy.nn.number import fake_quantize
+from embedl_deploy.nn import NumberFormat, Precision, fake_quantize
 from embedl_deploy.nn.quantizers import scale_of
 from embedl_deploy.quantize import CalibrationMethod, TensorQuantConfig
 from embedl_deploy.quantize._histogram import Histogram

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from embedl_device.errors import BoardError
-from embedl_device.models import Loaded, Models
+from embedl_device.loader import Loaded, Loader
 from embedl_device.power import CPU, GPU, Source
 from embedl_device.program import Program
 from embedl_device.sustained import Recording, document_of, find_onset, parse_journal, sustained
@@ -402,14 +402,14 @@ def test_a_source_that_fails_leaves_a_gap(tmp_path: Path) -> None:
     watch.close()
 
 
-def _models(run: Callable[[], object]) -> Models:
+def _models(run: Callable[[], object]) -> Loader:
     def load(path: Path, is_alone: bool) -> Loaded:
         assert is_alone
         if path.read_text() != "model":
             raise BoardError("This is no model.")
         return Loaded(run, 1000.0, {"data": {"source": "made up", "inputs": {}}})
 
-    return Models("embedl-test", load, lambda: None, lambda: {"runtime": {"name": "test"}})
+    return Loader("embedl-test", load, lambda: None, lambda: {"runtime": {"name": "test"}})
 
 
 def _arguments(model: Path, *more: str) -> argparse.Namespace:

@@ -125,7 +125,7 @@ def test_a_file_can_be_profiled_and_gated_by_tag(project: Path) -> None:
     words = ("--device", "here", "--tag", "stage=trial", "--tag", "by=hand")
     first = answer("profile", "onnxruntime", "net.onnx", *words, cwd=project)
     missing = hub("gate", first["run"], "--baseline", "stage=main", cwd=project)
-    assert missing.returncode == 1
+    assert missing.returncode == 2
     assert "has the tag stage=main" in missing.stderr
     kept = answer("run", "show", first["run"], cwd=project)
     assert kept["artifacts"]["input"]["file_name"] == "input_net.onnx"
@@ -134,6 +134,36 @@ def test_a_file_can_be_profiled_and_gated_by_tag(project: Path) -> None:
     unrepeated = answer("gate", second["run"], "--baseline", "stage=trial", "--no-repeat", cwd=project)
     assert unrepeated["baseline_id"] == first["run"]
     assert unrepeated["pairs"] == []
+
+
+def test_repeats_are_measured_where_the_records_were(project: Path) -> None:
+    """Profiles of this machine are gated and paired here though a board was added since; one that is gone is code 3."""
+    runs = [answer("profile", "onnxruntime", name, cwd=project)["run"] for name in ("net.onnx", "wide.onnx")]
+    answer("device", "add", "board", "--type", "local", "--lease-dir", "", *_set(*QUICK), cwd=project)
+
+    gated = hub("gate", runs[1], "--baseline", runs[0], "--json", cwd=project)
+    paired = answer("compare", "--paired", *runs, "--samples", "5", cwd=project)
+
+    assert gated.returncode == 1, gated.stderr
+    assert json.loads(gated.stdout)["measured_on"] == "this machine"
+    assert "Measuring again on this machine." in gated.stderr
+    assert paired["device"] == "here"
+    words = ("profile", "onnxruntime", "net.onnx", "--device", "board")
+    there, again = (answer(*words, cwd=project)["run"] for _ in range(2))
+    gated = hub("gate", again, "--baseline", there, "--most-pairs", "3", "--json", cwd=project)
+    assert gated.returncode in (0, 1), gated.stderr
+    assert json.loads(gated.stdout)["measured_on"] == "device board"
+    mixed = hub("compare", "--paired", there, runs[0], cwd=project)
+    assert mixed.returncode == 2
+    assert "'board', 'here'" in mixed.stderr
+    answer("device", "remove", "board", cwd=project)
+    gone = hub("gate", there, "--baseline", runs[0], "--junit", "gate.xml", cwd=project)
+    assert gone.returncode == 3, gone.stderr
+    assert "'board', which is not there any more" in gone.stderr
+    report = ET.parse(project / "gate.xml").getroot()  # noqa: S314 - our own file
+    assert (report.get("errors"), report.get("failures")) == ("1", "0")
+    moved = hub("gate", there, "--baseline", runs[0], "--here", "--most-pairs", "3", cwd=project)
+    assert moved.returncode in (0, 1), moved.stderr
 
 
 def test_wrong_arrays_are_said(project: Path) -> None:

@@ -22,7 +22,7 @@ from embedl_hub import page
 from embedl_hub.errors import TrackingError
 from embedl_hub.page import _entry
 from embedl_hub.page._views import _titles
-from embedl_hub.tracking import Client, RunStatus, Store
+from embedl_hub.tracking import Client, RunStatus, RunType, Store
 
 
 def addresses(shown: Recorded) -> list[str]:
@@ -556,3 +556,89 @@ def test_a_number_that_no_cell_has_is_said(visitor: TestClient, shown: Recorded,
 
 def test_a_run_that_is_no_sweep_has_no_matrix(visitor: TestClient, shown: Recorded) -> None:
     assert visitor.get(f"/sweeps/{shown.ids['fast']}").status_code == 404
+
+
+def test_a_list_tells_float_from_int8(own: Recorded, tmp_path: Path) -> None:
+    """By its column, and what is ruined by a mark: in the list, on the run's page, on that of its profile, compared."""
+    client = Client("int8", own.store)
+    model = tmp_path / "m.onnx"
+    model.write_bytes(recorded.model_bytes(7.0))
+    ids = []
+    for kind, role, metrics in ((RunType.COMPILE, "path", {"calibration_cosine": 0.2}), (RunType.PROFILE, "input", {})):
+        with client.start_run(kind, "step", device="pi") as run:
+            run.log_artifact(model, name=role)
+            run.log_param("precision", "int8")
+            for name, value in metrics.items():
+                run.log_metric(name, value)
+        ids.append(run.id)
+    visitor = TestClient(page.app(lambda: own.store))
+    table = visitor.get("/runs?project=int8").text
+    assert "Precision" in table
+    assert table.count(">int8</td>") == 2
+    assert table.count(">ruined</span>") == 1
+    for run_id in ids:
+        shown = visitor.get(f"/runs/{run_id}").text
+        assert "FAIL: the answers are ruined (cosine 0.200 to those in float" in shown
+    assert visitor.get(f"/compare?run={ids[0]}&run={ids[1]}").text.count(">ruined</span>") == 2
+
+
+def test_warnings_stay_on_a_run(own: Recorded) -> None:
+    with Client("vision", own.store).start_run(name="warned") as run:
+        run.log_param("warnings", ["<b>hot</b>", "slow"])
+    html = TestClient(page.app(lambda: own.store)).get(f"/runs/{run.id}").text
+    assert "<li>&lt;b&gt;hot&lt;/b&gt;</li><li>slow</li>" in html
+
+
+def test_a_note_is_kept_on_a_run(own: Recorded) -> None:
+    """As its tag ``note``, shown as text above everything else."""
+    visitor = TestClient(page.app(lambda: own.store, read_only=False))
+    address = f"/runs/{own.ids['compile']}"
+    token = re.search(r'name="token" value="([^"]+)"', visitor.get(address).text)
+    assert token is not None
+    answer = visitor.post(f"{address}/note", data={"token": token[1], "text": "<i>as before</i>"})
+    assert '<p class="note">&lt;i&gt;as before&lt;/i&gt;</p>' in answer.text
+    assert own.store.run(own.ids["compile"]).tags["note"] == "<i>as before</i>"
+
+
+def test_devices_without_runs_are_listed(own: Recorded) -> None:
+    """With their type, processor and memory; to those who may see everything, and a file that is broken is said."""
+    (own.store.home / "devices.toml").write_text(
+        '[devices.lab]\ntype = "local"\nspec = { cpu = "Cortex-A76", memory_bytes = 8000000000, cores = 4 }\n'
+    )
+    visitor = TestClient(page.app(lambda: own.store))
+    rows = {row["name"]: row for row in visitor.get("/devices.json").json()["devices"]}
+    assert (rows["lab"]["type"], rows["lab"]["cpu"], rows["lab"]["runs"]) == ("local", "Cortex-A76", 0)
+    html = visitor.get("/devices").text
+    assert "8 GB" in html
+    assert "none yet" in html
+    assert visitor.get("/device?name=lab").status_code == 200
+    guest = TestClient(page.app(lambda: own.store, projects=lambda _: ["vision"]))
+    assert [row["name"] for row in guest.get("/devices.json").json()["devices"]] == ["pi"]
+    (own.store.home / "devices.toml").write_text("[devices.lab\n")
+    assert 'class="message"' in visitor.get("/devices").text
+
+
+def test_a_device_tells_changes_that_intervals_tell(own: Recorded, tmp_path: Path) -> None:
+    """Of profiles of one model that were stable: slower, then within the interval, then noisy."""
+    for scale, verdict in ((1.0, "stable"), (1.0, "stable"), (3.0, "noisy")):
+        recorded.record_profile(own.store, tmp_path, name="p", device="npu", scale=scale, verdict=verdict)
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    recorded.record_profile(own.store, slow, name="p", device="npu", times=2.0)
+    models = TestClient(page.app(lambda: own.store)).get("/device.json?name=npu").json()["models"]
+    changes = {name: [point["change"] for point in points] for name, points in models.items()}
+    assert sorted(changes.values()) == [[""], ["", "", "slower"]]
+
+
+def test_the_graph_of_a_run(visitor: TestClient, shown: Recorded) -> None:
+    """Its own model, colored by its profile; one that is not there, and a run without any, are said."""
+    run_id = shown.ids["fast"]
+    (graph,) = visitor.get(f"/runs/{run_id}/graph.json").json()["graphs"]
+    assert [coloring["key"] for coloring in graph["colorings"]] == ["time", "placement", "precision"]
+    assert [node[8] for node in graph["nodes"]] == [1, 1, 1, 2, 2, 2, 3, 5, 6, 6]
+    for address, code in ((f"/runs/{run_id}/graph?of={run_id}/none", 404), ("/runs/none/graph", 404),
+                          (f"/runs/{shown.ids['train']}/graph", 404),
+                          (f"/runs/{run_id}/graph?of={run_id}/output_file", 400)):  # fmt: skip
+        assert visitor.get(address).status_code == code, address
+    guest = TestClient(page.app(lambda: shown.store, projects=lambda _: ["fleet"]))
+    assert guest.get(f"/runs/{run_id}/graph").status_code == 404

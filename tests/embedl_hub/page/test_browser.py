@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
+import axe_playwright_python
 import pytest
 from playwright.sync_api import expect, sync_playwright
 from support import recorded
@@ -18,13 +20,13 @@ from embedl_hub.tracking import Client, RunType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
 
 # A busy machine may take its time; how soon a page is there is measured elsewhere.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
+_LIMIT_MS = 120_000
 
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
 
@@ -49,6 +51,7 @@ def tab(browser: Browser) -> Iterator[Page]:
     """A tab of its own that must not complain about anything."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     tab = context.new_page()
+    tab.set_default_timeout(_LIMIT_MS)
     complaints: list[str] = []
     tab.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
     tab.on("pageerror", lambda error: complaints.append(str(error)))
@@ -366,3 +369,95 @@ def test_a_sweep_shows_the_front_and_its_devices(tab: Page, site: str, shown: Re
     tab.goto(page.export_run(shown.store, sweep, tmp_path / "sweep.html").as_uri())
     drawn(tab, "chart-front")
     assert not tab.locator("a[href^='/']").count()
+
+
+SEVERE = {"serious", "critical"}
+AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text(encoding="utf-8")
+
+
+def check_accessible(tab: Page) -> None:
+    """Let axe look for what keeps people out."""
+    tab.evaluate(AXE)
+    found = tab.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    severe = [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found if one["impact"] in SEVERE]
+    assert severe == [], tab.url
+
+
+def check_width(tab: Page) -> None:
+    """The page itself must not scroll sideways; tables in it may."""
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert tab.evaluate(wide) <= 0, tab.url
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_every_page_is_open_to_everybody(
+    browser: Browser, shown: Recorded, tmp_path: Path, scheme: Literal["light", "dark"], width: int
+) -> None:
+    """Nothing that axe calls serious or critical, in the light on a desk and in the dark on a phone."""
+    ids = shown.ids
+    compared = f"/compare?run={ids['slow']}&run={ids['fast']}"
+    both = f"/runs/{ids['fast']}/graph?of={ids['fast']}/input&against={ids['slow']}/input"
+    pages = ["/projects", "/runs", "/devices", "/device?name=pi", compared, "/sweeps", "/runs/none", both]
+    pages += [f"/sweeps/{shown.sweeps['sweep']}", *(f"/runs/{ids[name]}" for name in ("fast", "failed", "train"))]
+    page.export_run(shown.store, ids["fast"], tmp_path / "run.html")
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    tab = context.new_page()
+    tab.set_default_timeout(_LIMIT_MS)
+    with served(shown.store, read_only=False) as site:
+        for address in (*(site + path for path in pages), (tmp_path / "run.html").as_uri()):
+            tab.goto(address)
+            tab.wait_for_load_state("networkidle")
+            check_accessible(tab)
+            check_width(tab)
+        leave(tab)
+    context.close()
+
+
+def test_a_graph_leads_to_its_layer_and_back(tab: Page, site: str, shown: Recorded) -> None:
+    """By mouse and by keyboard; colored by the time that was measured."""
+    tab.goto(f"{site}/runs/{shown.ids['fast']}")
+    graph = tab.locator("#graph")
+    graph.scroll_into_view_if_needed()
+    expect(graph).to_have_attribute("data-drawn", "yes")
+    nodes = graph.locator("g.node")
+    expect(nodes).to_have_count(10)
+    assert graph.locator(".graph-color option").all_inner_texts() == ["Time, ms", "Placement", "Precision", "Nothing"]
+    expect(graph.locator("g.node.heat-8")).to_have_count(3)
+    view = graph.locator(".graph-view")
+    view.focus()
+    for _ in range(2):
+        view.press("ArrowDown")
+    expect(graph.locator(".graph-panel")).to_contain_text("Conv conv/0")
+    expect(graph.locator(".graph-panel")).to_contain_text("inputs x float32 [1, 3, 16, 16]")
+    view.press("Enter")
+    expect(tab.locator("#layers tr.chosen")).to_have_id("layer-1")
+    tab.locator("#layer-3").get_by_role("button", name="3").click()
+    expect(graph.locator(".graph-panel")).to_contain_text("GlobalAveragePool pool")
+    graph.locator(".graph-color").select_option("precision")
+    expect(graph.locator("g.node.word-1")).to_have_count(10)
+    graph.locator(".graph-find").fill("add")
+    graph.locator(".graph-find").press("Enter")
+    expect(graph.locator("g.node.chosen")).to_contain_text("Add")
+
+
+def test_two_graphs_stand_side_by_side(tab: Page, site: str, shown: Recorded) -> None:
+    """From a comparison; what is chosen in one is chosen in the other."""
+    tab.goto(f"{site}/compare?run={shown.ids['slow']}&run={shown.ids['fast']}")
+    tab.get_by_role("link", name="Graph").click()
+    expect(tab.locator("#graph")).to_have_attribute("data-drawn", "yes")
+    sides = tab.locator(".graph-side")
+    expect(sides).to_have_count(2)
+    expect(sides.first.locator("g.node")).to_have_count(10)
+    sides.first.locator("g.node").first.click()
+    for side in (0, 1):
+        expect(sides.nth(side).locator("g.node.chosen")).to_contain_text("Conv")
+
+
+def test_a_graph_of_strangers_stays_text(tab: Page, site: str, shown: Recorded) -> None:
+    """Names of nodes and operators that try to be HTML, in the page and exported."""
+    for run_id in shown.hostile[:2:2]:
+        tab.goto(f"{site}/runs/{run_id}/graph")
+        expect(tab.locator("#graph")).to_have_attribute("data-drawn", "yes")
+        tab.locator("g.node").first.click()
+        expect(tab.locator(".graph-panel")).to_contain_text(recorded.HOSTILE[0])
+        assert tab.evaluate("window.hit") is None

@@ -573,3 +573,12 @@ def test_a_batch_is_recorded_whole_or_not_at_all(client: Client, store: Store) -
     found = store.run(run.id)
     assert [(metric.value, metric.step) for metric in found.metrics] == [(0.5, 1), (0.25, 2)]
     assert found.params["p"].value == 1
+
+
+def test_a_batch_takes_numbers_by_name(client: Client) -> None:
+    """Who has a dictionary of numbers logs it as it is; what is no metric is said."""
+    with client.start_run() as run:
+        run.log_batch(metrics={"m": 1.5})
+        assert [(each.name, each.value, each.step) for each in run.snapshot().metrics] == [("m", 1.5, None)]
+        with pytest.raises(ConfigError, match="takes numbers by name"):
+            run.log_batch(metrics=[("m", 1.5)])  # type: ignore[list-item]

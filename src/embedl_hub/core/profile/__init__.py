@@ -1,16 +1,9 @@
 """Profilers: how fast a compiled model is on a device. The toolchains' own names are found on use."""
 
 from embedl_hub.core.faces import lazy_face
+from embedl_hub.core.profile._cold_start import START_PARTS, ColdStartProfiler, ColdStartResult
+from embedl_hub.core.profile._concurrent import ConcurrentModel, ConcurrentProfiler, ConcurrentResult, concurrent_model
 from embedl_hub.core.profile._journal import read_journal
-from embedl_hub.core.profile._kinds import (
-    START_PARTS,
-    ColdStartProfiler,
-    ColdStartResult,
-    ConcurrentModel,
-    ConcurrentProfiler,
-    ConcurrentResult,
-    concurrent_model,
-)
 from embedl_hub.core.profile._meter import Metered, MeterRecord, metered, read_meter
 from embedl_hub.core.profile._profiler import (
     ModuleTime,

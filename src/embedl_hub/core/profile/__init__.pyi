@@ -1,12 +1,12 @@
 # Written by tools/stubs.py: the face's own names, and those of the toolchains and services that ship.
+from embedl_hub.core.profile._cold_start import START_PARTS as START_PARTS
+from embedl_hub.core.profile._cold_start import ColdStartProfiler as ColdStartProfiler
+from embedl_hub.core.profile._cold_start import ColdStartResult as ColdStartResult
+from embedl_hub.core.profile._concurrent import ConcurrentModel as ConcurrentModel
+from embedl_hub.core.profile._concurrent import ConcurrentProfiler as ConcurrentProfiler
+from embedl_hub.core.profile._concurrent import ConcurrentResult as ConcurrentResult
+from embedl_hub.core.profile._concurrent import concurrent_model as concurrent_model
 from embedl_hub.core.profile._journal import read_journal as read_journal
-from embedl_hub.core.profile._kinds import START_PARTS as START_PARTS
-from embedl_hub.core.profile._kinds import ColdStartProfiler as ColdStartProfiler
-from embedl_hub.core.profile._kinds import ColdStartResult as ColdStartResult
-from embedl_hub.core.profile._kinds import ConcurrentModel as ConcurrentModel
-from embedl_hub.core.profile._kinds import ConcurrentProfiler as ConcurrentProfiler
-from embedl_hub.core.profile._kinds import ConcurrentResult as ConcurrentResult
-from embedl_hub.core.profile._kinds import concurrent_model as concurrent_model
 from embedl_hub.core.profile._meter import Metered as Metered
 from embedl_hub.core.profile._meter import MeterRecord as MeterRecord
 from embedl_hub.core.profile._meter import metered as metered

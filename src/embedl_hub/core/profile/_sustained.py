@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from embedl_device.statistics import Verdict  # noqa: TC001 - a result's fields are resolved when it is built
 from embedl_hub.core.component import CompiledModel, Component, ComponentOutput, LoggedArtifact, LoggedMetric, RunType
-from embedl_hub.core.profile._kinds import with_verdict
+from embedl_hub.core.profile._verdict import with_verdict
 from embedl_hub.errors import NoProviderError
 
 if TYPE_CHECKING:

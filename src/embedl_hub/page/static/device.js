@@ -14,8 +14,17 @@ function history() {
       y: points.map((point) => point.latency_ms),
       customdata: points.map((point) => point.run_id),
       line: { color: seriesColor(number), width: 1.5 },
-      marker: { size: 6, symbol: points.map((point) => (point.is_doubtful ? "circle-open" : "circle")) },
-      hovertemplate: "%{y:.4~g} ms<br>%{x|%Y-%m-%d %H:%M}<extra></extra>",
+      error_y: {
+        type: "data", symmetric: false, width: 3, thickness: 1, color: seriesColor(number),
+        array: points.map((point) => (point.high === null ? 0 : Math.max(0, point.high - point.latency_ms))),
+        arrayminus: points.map((point) => (point.low === null ? 0 : Math.max(0, point.latency_ms - point.low))),
+      },
+      marker: {
+        size: points.map((point) => (point.change ? 11 : 6)),
+        symbol: points.map((point) => ({ faster: "triangle-down", slower: "triangle-up" })[point.change] ?? (point.is_doubtful ? "circle-open" : "circle")),
+      },
+      text: points.map((point) => (point.change ? `<br>${point.change} than before` : "")),
+      hovertemplate: "%{y:.4~g} ms<br>%{x|%Y-%m-%d %H:%M}%{text}<extra></extra>",
     })),
     layout: { height: 300, showlegend: true, legend: { orientation: "h", y: -0.2 }, yaxis: { title: { text: "ms" }, rangemode: "tozero" } },
   };

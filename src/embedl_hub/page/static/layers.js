@@ -21,6 +21,22 @@ export function showLayer(number) {
   row.focus({ preventScroll: true });
 }
 
+/** Let the numbers of layers, counted from 1, lead to their nodes in the graph. */
+export function linkRows(layers, act) {
+  for (const layer of layers) {
+    const cell = document.getElementById(`layer-${layer}`)?.cells[0];
+    if (!cell) continue;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "plain";
+    button.title = "Show it in the graph";
+    button.textContent = cell.textContent;
+    button.addEventListener("click", () => act(layer));
+    cell.dataset.value = cell.textContent;
+    cell.replaceChildren(button);
+  }
+}
+
 function makeSearchable(table) {
   const input = document.getElementById("layer-search");
   const said = document.getElementById("layer-count");

@@ -1,7 +1,8 @@
 // The page of a run: its charts, and the layer table they lead to.
 
 import { chartData, color, dragging, draw, plainText, seriesColor, shortText } from "./charts.js";
-import { bringLayerTableToLife, showLayer } from "./layers.js";
+import { bringLayerTableToLife, linkRows, showLayer } from "./layers.js";
+import { openGraph } from "./graph.js";
 
 let data = chartData();
 
@@ -119,8 +120,31 @@ function drawAll() {
   if (Object.keys(data.series).length) draw("chart-series", seriesChart);
 }
 
+/** Draw the graph when it comes into view: it may be large, and is not what everybody came for. */
+function bringGraph(section) {
+  const inside = document.getElementById("graph-data");
+  const start = (found) => {
+    const graph = openGraph(section, found, { follow: (layer) => showLayer(layer - 1) });
+    linkRows(graph.layers, graph.showLayer);
+  };
+  if (inside) {
+    start(JSON.parse(inside.textContent));
+    return;
+  }
+  const watcher = new IntersectionObserver(async (entries) => {
+    if (!entries.some((entry) => entry.isIntersecting)) return;
+    watcher.disconnect();
+    const answer = await fetch(section.dataset.address, { headers: { Accept: "application/json" } });
+    const found = await answer.json();
+    if (answer.ok) start(found);
+    else section.querySelector(".graph-panel").textContent = found.error;
+  }, { rootMargin: "300px" });
+  watcher.observe(section);
+}
+
 drawAll();
 bringLayerTableToLife();
+if (document.getElementById("graph")) bringGraph(document.getElementById("graph"));
 document.addEventListener("new-chart-data", () => {
   data = chartData();
   drawAll();

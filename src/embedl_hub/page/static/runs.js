@@ -70,6 +70,8 @@ async function keepFresh() {
   setTimeout(keepFresh, WAIT_MS);
 }
 
+// On a phone the runs come first; what narrows them is behind one touch.
+if (matchMedia("(max-width: 40rem)").matches) document.querySelector("details.narrow").open = false;
 showTicks();
 // Without an address the filter was not understood, and there is nothing to keep fresh.
 if (table.dataset.address) {

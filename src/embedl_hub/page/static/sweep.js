@@ -45,9 +45,17 @@ function frontChart() {
       showlegend: true,
       legend: { orientation: "h", y: -0.18 },
       xaxis: { title: { text: plainText(sweep.x) }, type: isWide ? "log" : "linear" },
-      yaxis: { title: { text: plainText(sweep.y) } },
+      yaxis: { title: { text: plainText(sweep.y) }, ...shareEnds(targets.flatMap(([, points]) => points.map(([, , y]) => y))) },
     },
   };
+}
+
+/** A share ends at 1, however much room the labels of points would like. */
+function shareEnds(values) {
+  const least = Math.min(...values);
+  if (!sweep.y_is_share || !values.length || least < 0 || Math.max(...values) > 1) return {};
+  const room = Math.max(0.02, (1 - least) * 0.15);
+  return { range: [Math.max(0, least - room), 1 + Math.min(0.02, room / 4)] };
 }
 
 function slotChart() {

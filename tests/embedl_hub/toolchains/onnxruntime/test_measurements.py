@@ -20,7 +20,7 @@ from embedl_hub.core.profile import (
     ConcurrentResult,
     ProfileError,
 )
-from embedl_hub.page._kinds import table_of
+from embedl_hub.page._measurements import table_of
 from embedl_hub.testing import temporary_context
 from embedl_hub.tracking import Run
 
@@ -71,8 +71,8 @@ def test_models_at_once_are_recorded(device: Device, model: Path, tmp_path: Path
         assert table is not None
         assert table.hint.startswith("Means over 2 rounds")
         assert [row.name for row in table.rows] == [each.file_name for each in result.models]
-        assert metrics["latency_beside_2"] == result.models[1].latency_beside
-        assert find_metric("latency_beside_2").unit == "ms"
+        assert metrics["latency_concurrent_2"] == result.models[1].latency_concurrent
+        assert find_metric("latency_concurrent_2").unit == "ms"
         assert {each.id for each in ctx.client.store.lineage(run.id).made_from} == {one.path.run_id, two.path.run_id}
 
 
@@ -92,7 +92,7 @@ def test_what_an_interval_shows(ratio: Ratio, told: str) -> None:
 def test_a_start_is_measured_again_by_the_gate(model: Path, tmp_path: Path) -> None:
     """As a profile is: the same model and options."""
     home = {"EMBEDL_HUB_HOME": str(tmp_path / "home")}
-    runs = [answer("cold", model, "--here", "--starts", "1", **home)["run"] for _ in range(2)]
+    runs = [answer("cold-start", model, "--here", "--starts", "1", **home)["run"] for _ in range(2)]
     words = ("--metric", "start_time", "--tolerance", "900%", "--most-pairs", "3")
     done = hub("gate", runs[0], "--baseline", runs[1], *words, **home)
     assert done.returncode == 0, done.stderr
@@ -114,7 +114,7 @@ def test_what_cannot_be_measured_so_is_refused(here: Device, model: Path) -> Non
             ConcurrentProfiler().run(ctx, [compiled, foreign])
 
 
-@pytest.mark.parametrize("kind", ["cold", "together"])
+@pytest.mark.parametrize("kind", ["cold_start", "concurrent"])
 def test_a_document_that_is_not_whole_is_no_table(kind: str) -> None:
     """One kept by another version, or by hand: the page shows the run's metrics all the same."""
     assert table_of(ProfileDocument.from_json({"kind": kind, "models": [{"alone": 3}], "cached": []})) is None

@@ -1,0 +1,470 @@
+"""Fake quantization with gradients: one definition in plain torch, and implementations that must give the same bits.
+
+The reference is what the CPU runs and what a compiler is shown, which makes one kernel of it by itself. On a GPU every
+operator is a launch, so `embedl_deploy.nn.triton_kernels` has one kernel forward and one backward for each quantizer.
+torch's own `fake_quantize_per_tensor_affine` is no implementation: it multiplies by 1/scale, and a value on the edge
+of a rounding falls to the other side.
+
+Half-precision values are divided and rounded in float32: a quotient in bfloat16 has no more digits than the code.
+"""
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from embedl_deploy.nn.number import NumberFormat, Precision, quantized_codes
+
+SMALLEST_SCALE = 2.0**-100
+_MOST_ELEMENTS = 2**31
+_SOURCE = "_edgeproof_rounded_from"
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The batch norm whose factor is folded into a weight before it is rounded, and divided out again."""
+
+    gamma: torch.Tensor | None
+    variance: torch.Tensor
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class RowGradients:
+    """The gradients of a weight that was rounded row by row; `None` where nobody asked."""
+
+    weight: torch.Tensor
+    gamma: torch.Tensor | None
+    scale: torch.Tensor | None
+
+
+Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+Seen = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """Who computes fake quantization: forward bits are those of `REFERENCE`, gradients agree to a part in a million.
+
+    Scales may be of any sign and size, as an optimizer leaves them; what is divided by is `usable(scale)`.
+    """
+
+    name: str
+    values: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, NumberFormat], torch.Tensor]
+    """(value, scale, zero point, format): the rounded value."""
+    masked_values: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, NumberFormat], tuple[torch.Tensor, torch.Tensor]]
+    """The same, and a byte for each value that says whether it lies in the range."""
+    inside_gradients: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    """(gradient, those bytes): the gradient of the value."""
+    value_gradients: Callable[
+        [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, NumberFormat, bool],
+        tuple[torch.Tensor, torch.Tensor | None],
+    ]
+    """(gradient, value, scale, zero point, format, scale is learned): gradients of the value and of the scale."""
+    rows: Callable[[torch.Tensor, Norm | None, torch.Tensor | None, torch.Tensor, NumberFormat], Rows]
+    """(weight, batch norm, scale, ratio, format): the rounded weight, the scale of every row, 1/deviation.
+
+    Without a scale, it is the row's peak times the ratio over the largest code.
+    """
+    row_gradients: Callable[
+        [torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor, NumberFormat, bool, bool],
+        RowGradients,
+    ]
+    """(gradient, weight, gamma, 1/deviation, scale, format, gamma is learned, scale is learned)."""
+    seen: Callable[[torch.Tensor, int, int], Seen]
+    """(contiguous value, first, step): least values of its parts, largest values, and every `step`-th element."""
+    counted: Callable[[torch.Tensor, list[int], list[int], list[int], int], torch.Tensor]
+    """(samples one after the other, their lengths, the row of each, exponents of rows, half of the bins): counts."""
+
+
+def usable(scale: torch.Tensor) -> torch.Tensor:
+    """Return the scale to divide by: a step of the optimizer may carry a learned one to zero and past it."""
+    return scale.abs().clamp(min=SMALLEST_SCALE)
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+
+
+def _values(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat) -> torch.Tensor:
+    wide = _wide(value)
+    used = usable(scale).to(wide.dtype)
+    # In place on what was just made: this is bound by memory, not by arithmetic.
+    return quantized_codes(wide, used, zero_point.to(wide.dtype), form).mul_(used).to(value.dtype)
+
+
+def _masked_values(
+    value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
+) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = _wide(value)
+    ratio, point = wide / usable(scale).to(wide.dtype), zero_point.to(wide.dtype)
+    inside = (ratio >= form.low - point) & (ratio <= form.high - point)
+    return _values(value, scale, zero_point, form), inside.to(torch.int8)
+
+
+def damping(elements: int, scales: int, form: NumberFormat) -> float:
+    """Return what the gradient of a scale is multiplied with.
+
+    Without it a scale, which every element pulls at, moves far faster than the weights.
+    """
+    return float((elements / scales * form.high) ** -0.5)
+
+
+def _value_gradients(
+    grad: torch.Tensor,
+    value: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    form: NumberFormat,
+    learned: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Pass gradients of values inside the range; a scale gets the gradient of learned step size quantization."""
+    wide = _wide(value)
+    used, point = usable(scale).to(wide.dtype), zero_point.to(wide.dtype)
+    ratio = wide / used
+    inside = (ratio >= form.low - point) & (ratio <= form.high - point)
+    if not learned:
+        return grad * inside, None
+    codes = quantized_codes(wide, used, point, form)
+    slope = torch.where(inside, codes - ratio, codes) * _wide(grad)
+    total = _sum_to(slope, scale.shape) * damping(value.numel(), scale.numel(), form)
+    return grad * inside, _signed(total, scale)
+
+
+def _sum_to(value: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Sum over what was broadcast, in float64: the order of a float32 sum would show in the seventh digit."""
+    lead = value.ndim - len(shape)
+    wanted = [1] * lead + list(shape)
+    dims = [dim for dim in range(value.ndim) if wanted[dim] == 1 and value.shape[dim] != 1]
+    total = value.sum(dims, keepdim=True, dtype=torch.float64) if dims else value.double()
+    return total.reshape(shape)
+
+
+def _signed(total: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a scale from that of its usable magnitude."""
+    return torch.where(scale.abs() >= SMALLEST_SCALE, total * scale.sign(), 0.0).to(scale.dtype)
+
+
+def peak_scale(peak: torch.Tensor, ratio: torch.Tensor, form: NumberFormat) -> torch.Tensor:
+    """Scale so that a part of the peak meets the largest code; a channel of zeros gets the scale 1."""
+    # By a tensor: on a GPU torch divides by a plain number with a product, and the last bit is another than here.
+    scale = peak * ratio / torch.full((), form.high, dtype=peak.dtype, device=peak.device)
+    return torch.where(scale >= SMALLEST_SCALE, scale, torch.ones_like(scale))
+
+
+def _by_row(row: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return row.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def norm_factor(gamma: torch.Tensor | None, inverse: torch.Tensor) -> torch.Tensor:
+    """Return what a weight is multiplied with and divided by; a channel that is multiplied with zero stays as it is."""
+    factor = inverse if gamma is None else inverse * gamma
+    return torch.where(factor.abs() < SMALLEST_SCALE, torch.ones_like(factor), factor)
+
+
+def _rows(
+    weight: torch.Tensor, norm: Norm | None, scale: torch.Tensor | None, ratio: torch.Tensor, form: NumberFormat
+) -> Rows:
+    value, inverse, factor = _wide(weight), None, None
+    if norm is not None:
+        # Not rsqrt: processors round it differently.
+        inverse = 1 / torch.sqrt(norm.variance + norm.epsilon)
+        factor = _by_row(norm_factor(norm.gamma, inverse), weight)
+        value = value * factor
+    used = peak_scale(value.abs().flatten(1).amax(1), ratio, form) if scale is None else usable(scale)
+    spread = _by_row(used, weight).to(value.dtype)
+    zero = torch.zeros((), device=weight.device)
+    rounded = quantized_codes(value, spread, zero, form).mul_(spread)
+    if factor is not None:
+        rounded = rounded / factor
+    return rounded.to(weight.dtype), used, inverse
+
+
+def _row_gradients(
+    grad: torch.Tensor,
+    weight: torch.Tensor,
+    gamma: torch.Tensor | None,
+    inverse: torch.Tensor | None,
+    used: torch.Tensor,
+    form: NumberFormat,
+    wants_gamma: bool,
+    wants_scale: bool,
+) -> RowGradients:
+    factor = None if inverse is None else norm_factor(gamma, inverse)
+    value = _wide(weight) if factor is None else _wide(weight) * _by_row(factor, weight)
+    spread = _by_row(used, weight).to(value.dtype)
+    ratio = value / spread
+    inside = (ratio >= form.low) & (ratio <= form.high)
+    of_gamma = of_scale = None
+    if wants_gamma or wants_scale:
+        codes = quantized_codes(value, spread, torch.zeros((), device=weight.device), form)
+        wide = _wide(grad)
+        over = torch.ones((), dtype=torch.float64, device=weight.device) if factor is None else factor.double()
+        if wants_gamma:
+            assert gamma is not None
+            assert inverse is not None
+            slope = (torch.where(inside, value, 0.0) - codes * spread) * wide
+            total = slope.flatten(1).sum(1, dtype=torch.float64) / (over * over) * inverse
+            of_gamma = torch.where((inverse * gamma).abs() < SMALLEST_SCALE, 0.0, total).to(gamma.dtype)
+        if wants_scale:
+            slope = torch.where(inside, codes - ratio, codes) * wide
+            total = slope.flatten(1).sum(1, dtype=torch.float64) / over
+            of_scale = total * damping(weight.numel(), used.numel(), form)
+    return RowGradients(grad * inside, of_gamma, of_scale)
+
+
+def _seen(value: torch.Tensor, first: int, step: int) -> Seen:
+    low, high = torch.aminmax(value)
+    # A copy: the sample alone must not keep the whole value alive.
+    return low.reshape(1), high.reshape(1), value.reshape(-1)[first::step].clone()
+
+
+def _counted(
+    joined: torch.Tensor, lengths: list[int], rows: list[int], exponents: list[int], half: int
+) -> torch.Tensor:
+    device, total = joined.device, joined.numel()
+    # A product with a power of two is exact, unless a tiny value becomes zero in it and so leaves its bin.
+    exact = torch.float32 if max(exponents) <= 0 and joined.dtype != torch.float64 else torch.float64
+    owners, sizes = torch.tensor(rows, device=device), torch.tensor(lengths, device=device)
+    factors = torch.tensor([2.0**-exponent for exponent in exponents], dtype=exact, device=device)[owners]
+    index = joined.to(exact).mul(factors.repeat_interleave(sizes, output_size=total)).floor_().to(torch.int32)
+    index += (owners * (2 * half) + half).int().repeat_interleave(sizes, output_size=total)
+    return torch.bincount(index, minlength=2 * half * len(exponents)).reshape(len(exponents), -1)
+
+
+REFERENCE = Implementation(
+    "reference", _values, _masked_values, torch.mul, _value_gradients, _rows, _row_gradients, _seen, _counted
+)
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def implementations() -> dict[str, Implementation]:
+    """Return every implementation that can be imported here, by name."""
+    found = [REFERENCE]
+    if _has_triton():
+        found.append(_triton())
+    return {one.name: one for one in found}
+
+
+def implementation_for(value: torch.Tensor, form: NumberFormat | None = None) -> Implementation:
+    """Return who rounds or watches a value: Triton on a GPU, the reference elsewhere, for FP8 and for compilers."""
+    if not value.is_cuda or torch.compiler.is_compiling() or not _has_triton():
+        return REFERENCE
+    if form is not None and form.precision is Precision.FP8:
+        return REFERENCE
+    if value.dtype == torch.float64 or not 0 < value.numel() < _MOST_ELEMENTS:
+        return REFERENCE
+    return _triton()
+
+
+@functools.cache
+def _triton() -> Implementation:
+    from embedl_deploy.nn.triton_kernels import TRITON  # noqa: PLC0415 - triton comes with torch for GPUs alone
+
+    return TRITON
+
+
+class _Values(torch.autograd.Function):
+    """Round in the forward pass; straight through in the backward pass, with the learned-step gradient for scales."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        value: torch.Tensor,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        form: NumberFormat,
+        by: Implementation,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(value, scale, zero_point)
+        ctx.form, ctx.by = form, by
+        return by.values(value, scale, zero_point, form)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        value, scale, zero_point = ctx.saved_tensors
+        of_value, of_scale = ctx.by.value_gradients(
+            grads[0], value, scale, zero_point, ctx.form, ctx.needs_input_grad[1]
+        )
+        return of_value, of_scale, None, None, None
+
+
+class _Masked(torch.autograd.Function):
+    """As `_Values` with a scale that is not learned, keeping a byte for each value."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        value: torch.Tensor,
+        scale: torch.Tensor,
+        zero_point: torch.Tensor,
+        form: NumberFormat,
+        by: Implementation,
+    ) -> torch.Tensor:
+        rounded, inside = by.masked_values(value, scale, zero_point, form)
+        ctx.save_for_backward(inside)
+        ctx.by = by
+        return rounded
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return ctx.by.inside_gradients(grads[0], ctx.saved_tensors[0]), None, None, None, None
+
+
+class _Rows(torch.autograd.Function):
+    """Round a weight row by row, with a batch norm folded in and divided out."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: torch.Tensor,
+        gamma: torch.Tensor | None,
+        variance: torch.Tensor | None,
+        epsilon: float,
+        scale: torch.Tensor | None,
+        ratio: torch.Tensor,
+        form: NumberFormat,
+        by: Implementation,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        norm = None if variance is None else Norm(gamma, variance, epsilon)
+        rounded, used, inverse = by.rows(weight, norm, scale, ratio, form)
+        ctx.save_for_backward(weight, gamma, inverse, used, scale)
+        ctx.form, ctx.by = form, by
+        ctx.mark_non_differentiable(used)
+        return rounded, used
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        weight, gamma, inverse, used, scale = ctx.saved_tensors
+        wants = ctx.needs_input_grad
+        found = ctx.by.row_gradients(grads[0], weight, gamma, inverse, used, ctx.form, wants[1], wants[4])
+        of_scale = None if found.scale is None else _signed(found.scale, scale)
+        return found.weight, found.gamma, None, None, of_scale, None, None, None
+
+
+def _traced(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat) -> torch.Tensor:
+    """Return the reference's values and gradients in operators alone, which every compiler differentiates alike.
+
+    Clipping passes the gradients of what is inside; rounding is added as a constant, which is exact: the difference of
+    a number and its rounding has no more digits than the number.
+    """
+    wide = _wide(value)
+    used, point = usable(scale).to(wide.dtype), zero_point.to(wide.dtype)
+    if scale.requires_grad:
+        slow = used * damping(value.numel(), scale.numel(), form)
+        used = slow + (used - slow).detach()
+    clipped = torch.clamp(wide / used, form.low - point, form.high - point)
+    whole = clipped.to(torch.float8_e4m3fn).to(wide.dtype) if form.precision is Precision.FP8 else clipped.round()
+    return ((clipped + (whole - clipped).detach()) * used).to(value.dtype)
+
+
+def _traced_rows(
+    weight: torch.Tensor, norm: Norm | None, scale: torch.Tensor | None, ratio: torch.Tensor, form: NumberFormat
+) -> tuple[torch.Tensor, torch.Tensor]:
+    value, factor = _wide(weight), None
+    if norm is not None:
+        factor = _by_row(norm_factor(norm.gamma, 1 / torch.sqrt(norm.variance + norm.epsilon)), weight)
+        value = value * factor
+    used = peak_scale(value.detach().abs().flatten(1).amax(1), ratio, form) if scale is None else scale
+    rounded = _traced(value, _by_row(used, weight), torch.zeros((), device=weight.device), form)
+    return (rounded if factor is None else rounded / factor).to(weight.dtype), used.detach()
+
+
+def fake_quantize(
+    value: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    form: NumberFormat,
+    *,
+    keeps_mask: bool = False,
+) -> torch.Tensor:
+    """Quantize and dequantize; `scale` and `zero_point` broadcast against `value`.
+
+    Args:
+        value: What is rounded.
+        scale: The step between two codes; a parameter gets the gradient of learned step size quantization.
+        zero_point: The code of zero.
+        form: The number format.
+        keeps_mask: Keep a byte for each value until the backward pass, not the value: for readers that keep nothing.
+    """
+    by = REFERENCE if scale.ndim or zero_point.ndim else implementation_for(value, form)
+    learned = scale.requires_grad
+    if not ((value.requires_grad or learned) and torch.is_grad_enabled()):
+        return by.values(value, scale, zero_point, form)
+    if torch.compiler.is_compiling():
+        return _traced(value, scale, zero_point, form)
+    if keeps_mask and not learned:
+        masked: torch.Tensor = _Masked.apply(value, scale, zero_point, form, by)  # type: ignore[no-untyped-call]
+        return masked
+    result: torch.Tensor = _Values.apply(value, scale, zero_point, form, by)  # type: ignore[no-untyped-call]
+    setattr(result, _SOURCE, (by, value, scale, zero_point, form))
+    return result
+
+
+def fake_quantize_rows(
+    weight: torch.Tensor, norm: Norm | None, scale: torch.Tensor | None, ratio: torch.Tensor, form: NumberFormat
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize and dequantize a weight with a scale for every row, and return the scales that were used.
+
+    Args:
+        weight: Its dimension 0 is the one of the scales.
+        norm: A batch norm whose factor is folded in before rounding and divided out afterwards.
+        scale: The scales; `None` takes them from the peaks of the rows.
+        ratio: The part of a row's peak that is kept.
+        form: The number format.
+    """
+    by = implementation_for(weight, form)
+    gamma, variance, epsilon = (None, None, 0.0) if norm is None else (norm.gamma, norm.variance, norm.epsilon)
+    wanted = [part for part in (weight, gamma, scale) if part is not None and part.requires_grad]
+    if torch.is_grad_enabled() and wanted:
+        if torch.compiler.is_compiling():
+            return _traced_rows(weight, norm, scale, ratio, form)
+        found: tuple[torch.Tensor, torch.Tensor] = _Rows.apply(  # type: ignore[no-untyped-call]
+            weight, gamma, variance, epsilon, scale, ratio, form, by
+        )
+        return found
+    return by.rows(weight, norm, scale, ratio, form)[:2]
+
+
+def kept_unrounded(*values: torch.Tensor) -> AbstractContextManager[object]:
+    """Let what reads rounded values keep for its backward pass what they were rounded from, and round that again.
+
+    The unrounded value is kept anyway, by its own rounding and often by the layer before: without this, training would
+    need one more copy of every activation. Where others have such hooks in place (checkpointing), theirs are left.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return nullcontext()
+    known = {value.data_ptr(): value for value in values if hasattr(value, _SOURCE)}
+    if not known or _has_hooks():
+        return nullcontext()
+    # No reference to the rounded value itself: it is what should go.
+    sources = {at: (value.numel(), value.dtype, getattr(value, _SOURCE)) for at, value in known.items()}
+
+    def pack(saved: torch.Tensor) -> object:
+        elements, dtype, source = sources.get(saved.data_ptr(), (0, None, None))
+        if saved.numel() != elements or saved.dtype != dtype:
+            return saved
+        # A layer may keep a view: a matrix of what had more dimensions.
+        return source, saved.shape, saved.stride()
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, _unpack)
+
+
+def _unpack(packed: Any) -> torch.Tensor:
+    if isinstance(packed, torch.Tensor):
+        return packed
+    (by, *rest), shape, stride = packed
+    with torch.no_grad():
+        return torch.as_strided(by.values(*rest), shape, stride)
+
+
+def _has_hooks() -> bool:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -1,0 +1,55 @@
+"""The decisions: Student's t without scipy, and the error of a whole search as simulated."""
+
+import math
+import random
+
+import pytest
+
+from embedl_hub.bisection._statistics import (
+    LOOKS,
+    estimate,
+    level_at,
+    mcnemar_p,
+    share_of,
+    student_p,
+    student_quantile,
+)
+
+
+@pytest.mark.parametrize(
+    ("t", "degrees", "p"),
+    [(2.5706, 5, 0.05), (4.0321, 5, 0.01), (63.657, 1, 0.01), (3.1693, 10, 0.01), (1.0, 1, 0.5), (12.924, 3, 0.001)],
+)
+def test_student_is_as_in_the_tables(t: float, degrees: int, p: float) -> None:
+    """Two-sided probabilities and quantiles are those of the printed tables."""
+    assert student_p(t, degrees) == pytest.approx(p, rel=1e-3)
+    assert student_quantile(p, degrees) == pytest.approx(t, rel=1e-3)
+
+
+def test_no_search_spends_more_than_its_error() -> None:
+    """The shares of any number of decisions, and of all looks within one, add up to no more than what is given."""
+    assert math.fsum(share_of(number, 0.01) for number in range(1, 5000)) <= 0.01
+    assert math.fsum(level_at(look, 1.0) for look in range(len(LOOKS))) <= 1.0
+
+
+def test_equal_ends_are_called_different_less_often_than_allowed() -> None:
+    """Looked at six times, sittings without a difference are called different in no more than the share of cases."""
+    draws, wrong = random.Random(7), 0  # noqa: S311 - no secret
+    for _ in range(1500):
+        values = [draws.gauss(0.0, 0.02) for _ in range(LOOKS[-1])]
+        wrong += any(
+            not found.low <= 0.0 <= found.high
+            for look, count in enumerate(LOOKS)
+            for found in [estimate(values[:count], level_at(look, 0.05))]
+        )
+
+    # 5 % of 1500 are 75; three standard deviations above that would be 100.
+    assert wrong <= 75
+
+
+def test_mcnemar_counts_only_what_the_two_answer_otherwise() -> None:
+    """Nine to one by chance is about 2 %, nothing to nothing is certain."""
+    assert mcnemar_p(9, 1) == pytest.approx(0.021484, rel=1e-3)
+    assert mcnemar_p(1, 9) == mcnemar_p(9, 1)
+    assert mcnemar_p(0, 0) == 1.0
+    assert mcnemar_p(50, 50) == 1.0

@@ -1,0 +1,42 @@
+"""``embedl-hub bisect``: refusals with their exit code, before anything is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.bisection_nets import device, profiled
+from support.models import residual_net
+
+from embedl_hub.cli.bisect import command
+from embedl_hub.core import HubContext
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--alpha", "2"], "--alpha"),
+        (["--least", "5"], "--least"),
+        (["--python", "1.20.1"], "KEY=VALUE"),
+        ([], "nothing"),
+    ],
+)
+def test_wrong_usage_is_two(tmp_path: Path, words: list[str], said: str) -> None:
+    """Every slip, an unknown run too, is told in words, and is neither a cause nor a failure to measure."""
+    done = CliRunner().invoke(command, ["nothing", "other", "--here", "--home", str(tmp_path / "home"), *words])
+
+    assert done.exit_code == 2, done.output
+    assert said in done.output
+
+
+def test_runs_that_differ_in_nothing_are_wrong_usage(tmp_path: Path) -> None:
+    """There is nothing to switch between two profiles of the same file with the same settings."""
+    with HubContext("bisect", [device("good")], home=tmp_path / "home") as ctx:
+        run = profiled(ctx, residual_net(), "good", tmp_path)
+        other = profiled(ctx, residual_net(), "good", tmp_path)
+
+    done = CliRunner().invoke(command, [run, other, "--here", "--home", str(tmp_path / "home")])
+
+    assert done.exit_code == 2, done.output
+    assert "Nothing can be switched" in done.output

@@ -1,0 +1,81 @@
+"""A bisection on the page: its tree, what cannot be switched, and texts that are no markup."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from starlette.testclient import TestClient
+
+from embedl_hub import page
+from embedl_hub.bisection import BISECTION, Answer, BisectionResult, Cause, Decision, Found, Switch
+from embedl_hub.page._bisect import tree_of
+from embedl_hub.tracking import Client, Store
+
+_EVIL = "<script>alert(1)</script>"
+
+
+def _decisions() -> list[Decision]:
+    none, whole = frozenset[str](), frozenset({"model", "threads", "level"})
+    return [
+        Decision("differ", none, whole, whole, Answer.BAD, "they differ", 1.5, 1.4, 1.6, effect=1.5, sittings=4),
+        Decision("trial", none, frozenset({"threads"}), whole, Answer.GOOD, "as GOOD", 1.0, 0.9, 1.1, sittings=4),
+        Decision("trial", none, frozenset({"model", "level"}), whole, Answer.BAD, "as BAD", 1.5, 1.4, 1.6, sittings=4),
+        Decision("trial", none, frozenset({"model"}), whole, Answer.BAD, "as BAD", 1.5, 1.4, 1.6, sittings=4),
+        Decision("trial", none, frozenset({"model: w1"}), frozenset({"model: w1", "model: w2"}), Answer.OPEN, _EVIL),
+    ]  # fmt: skip
+
+
+def test_a_trial_stands_inside_the_question_that_holds_it() -> None:
+    """Each decision hangs on the last one, answered with BAD, whose switches hold its own; no two boxes overlap."""
+    nodes = tree_of(_decisions())
+
+    assert [node.parent for node in nodes] == [None, 0, 0, 2, 3]
+    assert len({(node.x, node.y) for node in nodes}) == len(nodes)
+    assert nodes[0].numbers == "× 1.500 (1.400 to 1.600)"
+
+
+def _kept(store: Store, folder: Path) -> str:
+    switches = (Switch("threads", "4", "1"), Switch("device", "pi4", "pi5", "fact", "another board cannot be switched"))
+    found = Found((Cause((Switch("model: w1", "weights: 1", _EVIL, "part"),)),))
+    with Client("bisected", store).start_run("CUSTOM", "bisect latency_median", component=BISECTION) as run:
+        result = BisectionResult(run.id, "g", "b", "latency_median", "this machine", 0.01, 0.02, switches, found,
+                                 tuple(_decisions()))  # fmt: skip
+        path = folder / "bisection.json"
+        path.write_text(json.dumps(result.as_dict()), encoding="utf-8")
+        run.log_artifact(path, name="bisection")
+    return run.id
+
+
+def test_the_page_has_the_tree_the_refusals_and_the_bound(tmp_path: Path) -> None:
+    """As HTML, as JSON and as one file; text of a record stays text."""
+    with Store(tmp_path / "home") as store:
+        run_id = _kept(store, tmp_path)
+        visitor = TestClient(page.app(lambda: store))
+        html = visitor.get(f"/bisections/{run_id}").text
+        data = visitor.get(f"/bisections/{run_id}.json").json()
+        exported = visitor.get(f"/bisections/{run_id}/export").text
+        listed = visitor.get("/bisections").text
+        missing = visitor.get("/bisections/nothing").status_code
+
+    assert html.count("<rect") == 5
+    assert "no: another board cannot be switched" in html
+    assert "alpha / (k (k + 1))" in html
+    assert _EVIL not in html
+    assert _EVIL not in exported
+    assert exported.count("<rect") == 5
+    assert data["causes"][0]["switches"][0]["name"] == "model: w1"
+    assert run_id in listed
+    assert missing == 404
+
+
+def test_one_that_goes_on_shows_what_is_decided(tmp_path: Path) -> None:
+    """A bisection without a result says so and draws the plan it has."""
+    with Store(tmp_path / "home") as store:
+        with Client("bisected", store).start_run("CUSTOM", "bisect", component=BISECTION) as run:
+            result = BisectionResult(run.id, "g", "b", "latency_median", "here", 0.01, 0.02, (), Found(), ())
+            (tmp_path / "plan.json").write_text(json.dumps(result.as_dict()), encoding="utf-8")
+            run.log_artifact(tmp_path / "plan.json", name="plan")
+        html = TestClient(page.app(lambda: store)).get(f"/bisections/{run.id}").text
+
+    assert "It has not ended yet" in html

@@ -1,0 +1,19 @@
+"""The recipe runs in the loops that users have."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples" / "qat_loops"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["main", "with_lightning", "with_transformers"])
+def test_a_loop_gives_accuracy_back(name: str, tmp_path: Path) -> None:
+    """Each ends with an error unless training on was worth it."""
+    argv = [sys.executable, str(FOLDER / f"{name}.py")]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "trained with the pairs in place" in done.stdout

@@ -1,0 +1,150 @@
+"""Random quantizers, and how far an implementation of fake quantization is from the reference on them."""
+
+import math
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from embedl_deploy.nn.number import NumberFormat, Precision
+from embedl_deploy.nn.rounding import REFERENCE, Implementation, Norm, RowGradients
+
+_DTYPES = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float16)
+_FORMS = [NumberFormat(precision, signed) for precision in list(Precision)[:3] for signed in (True, False)]
+
+
+@dataclass
+class Apart:
+    """The cases that were compared, the forward results that differ, and the largest difference of a gradient."""
+
+    cases: int = 0
+    values: int = 0
+    unequal: int = 0
+    gradient: float = 0.0
+    where: Counter[str] = field(default_factory=Counter)
+
+    def same(self, what: str, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
+        """Compare bits; zeros of either sign are one."""
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert one.dtype == other.dtype
+            self.values += one.numel()
+            differ = (one != other) & ~(one.isnan() & other.isnan())
+            self.unequal += int(differ.sum())
+            self.where[what] += int(differ.sum())
+
+    def near(self, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
+        """Compare gradients, relative to the largest of their tensor."""
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            peak = float(other.detach().abs().double().max())
+            self.gradient = max(self.gradient, float((one.double() - other.double()).abs().max()) / max(peak, 1e-30))
+
+
+def compare(by: Implementation, cases: int, device: str = "cpu", seed: int = 0, largest: int = 1 << 18) -> Apart:
+    """Compare an implementation with the reference on random shapes, layouts, formats and scales."""
+    found = Apart()
+    for case in range(cases):
+        chance, generator = random.Random(f"{seed}:{case}"), torch.Generator().manual_seed(seed * 1000003 + case)  # noqa: S311
+        (_weight_case if case % 2 else _value_case)(found, by, device, chance, generator, largest)
+        found.cases += 1
+    return found
+
+
+def _tensor(
+    device: str, chance: random.Random, generator: torch.Generator, dims: int, largest: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    shape = [chance.choice((1, 2, 3, 7, 16, 33, 64)) for _ in range(dims)]
+    while torch.Size(shape).numel() * 4 < largest and chance.random() < 0.5:
+        shape[chance.randrange(dims)] *= 2
+    spread = 10.0 ** chance.uniform(-4, 4)
+    dtype = chance.choice(_DTYPES)
+    made = [torch.randn(shape, generator=generator) * by for by in (spread, 10.0 ** chance.uniform(-4, 2))]
+    made = [value.to(dtype).to(device) for value in made]
+    if dims == 4 and chance.random() < 0.4:
+        made = [value.to(memory_format=torch.channels_last) for value in made]
+    if chance.random() < 0.2:
+        made[1] = made[1].transpose(0, -1).contiguous().transpose(0, -1)
+    return made[0], made[1]
+
+
+def _value_case(
+    found: Apart, by: Implementation, device: str, chance: random.Random, generator: torch.Generator, largest: int
+) -> None:
+    form = chance.choice(_FORMS)
+    value, grad = _tensor(device, chance, generator, chance.choice((1, 2, 3, 4)), largest)
+    if value.ndim > 1 and chance.random() < 0.2:
+        value, grad = value.transpose(0, 1), grad.transpose(0, 1)
+    if value.ndim > 1 and value.shape[1] > 2 and chance.random() < 0.1:
+        value, grad = value[:, ::2], grad[:, ::2]
+    if chance.random() < 0.05:
+        value = value.contiguous().clone()
+        value.view(-1)[0] = chance.choice((float("inf"), float("-inf"), float("nan")))
+    top = float(value.float().nan_to_num(0, 1e3, -1e3).abs().max()) * chance.choice((0.3, 1.0, 1.7))
+    size = max(top, 1e-6) / form.high * chance.choice((-1.0, 1.0, 1.0))
+    scale = torch.tensor(0.0 if chance.random() < 0.02 else size, device=device)
+    if chance.random() < 0.2:
+        # Values that lie on the edge between two codes.
+        value = ((torch.randn(value.shape, generator=generator) * 40).round() + 0.5).to(value.dtype).to(device)
+        scale = torch.tensor(chance.choice((1.0, 0.5, 2.0)), device=device)
+    point = torch.tensor(0.0 if form.signed else float(chance.randint(0, int(form.high))), device=device)
+    found.same(
+        f"values {value.dtype}", by.values(value, scale, point, form), REFERENCE.values(value, scale, point, form)
+    )
+    both = by.masked_values(value, scale, point, form), REFERENCE.masked_values(value, scale, point, form)
+    for mine, theirs in zip(*both, strict=True):
+        found.same("masked values", mine, theirs)
+    found.near(by.inside_gradients(grad, both[1][1]), REFERENCE.inside_gradients(grad, both[1][1]))
+    flat, step = value.contiguous(), chance.choice((1, 1, 2, 7, 13))
+    first = min(step // 2, flat.numel() - 1)
+    for place, (mine, theirs) in enumerate(
+        zip(by.seen(flat, first, step), REFERENCE.seen(flat, first, step), strict=True)
+    ):
+        reduced = mine.float().amin() if place == 0 else mine.float().amax()
+        found.same("seen", *((mine, theirs) if place == 2 else (reduced, theirs.float().reshape(()))))
+    value = value.nan_to_num(0.0, 1.0, -1.0)
+    _count_case(found, by, value.contiguous().reshape(-1), chance)
+    learned = chance.random() < 0.5
+    one = by.value_gradients(grad, value, scale, point, form, learned)
+    other = REFERENCE.value_gradients(grad, value, scale, point, form, learned)
+    for given, wanted in zip(one, other, strict=True):
+        found.near(given, wanted)
+
+
+def _weight_case(
+    found: Apart, by: Implementation, device: str, chance: random.Random, generator: torch.Generator, largest: int
+) -> None:
+    form = NumberFormat(chance.choice(list(Precision)[:3]), signed=True)
+    weight, grad = _tensor(device, chance, generator, chance.choice((2, 4)), largest)
+    rows = weight.shape[0]
+    norm = None
+    if chance.random() < 0.7:
+        gamma = torch.randn(rows, generator=generator).to(device)
+        gamma[chance.randrange(rows)] = 0.0 if chance.random() < 0.2 else 1.0
+        variance = (torch.rand(rows, generator=generator) * 10.0 ** chance.uniform(-3, 2)).to(device)
+        norm = Norm(gamma if chance.random() < 0.9 else None, variance, 1e-5)
+    ratio = (1 - 0.4 * torch.rand(rows, generator=generator)).to(device)
+    scale = None
+    if chance.random() < 0.4:
+        scale = REFERENCE.rows(weight, norm, None, ratio, form)[1] * chance.choice((0.5, 1.0, -1.0))
+    mine, theirs = by.rows(weight, norm, scale, ratio, form), REFERENCE.rows(weight, norm, scale, ratio, form)
+    for part, one, other in zip(("rows", "scales", "inverses"), mine, theirs, strict=True):
+        found.same(f"{part} {weight.dtype}", one, other)
+    _, used, inverse = theirs
+    gamma_given = None if norm is None else norm.gamma
+    wants = (gamma_given is not None, scale is not None)
+    rest = (weight, gamma_given, inverse, used, form, *wants)
+    here, there = by.row_gradients(grad, *rest), REFERENCE.row_gradients(grad, *rest)
+    for name in RowGradients.__dataclass_fields__:
+        found.near(getattr(here, name), getattr(there, name))
+
+
+def _count_case(found: Apart, by: Implementation, value: torch.Tensor, chance: random.Random) -> None:
+    cut = chance.randint(0, value.numel() - 1)
+    lengths = [value.numel() - cut, cut] if cut else [value.numel()]
+    top = math.frexp(max(float(value.float().abs().max()), 1e-30))[1]
+    exponents = [top - 11, top - 10]
+    rows = [chance.randrange(2) for _ in lengths]
+    both = (one.counted(value, lengths, rows, exponents, 2048) for one in (by, REFERENCE))
+    found.same("counts", *both)
