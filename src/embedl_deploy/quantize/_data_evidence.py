@@ -29,7 +29,7 @@ from embedl_deploy.quantize._batch_norm_evidence import (
     score,
     watch,
 )
-from embedl_deploy.quantize._preprocessing import Explanation, is_noise, order_faults, range_faults
+from embedl_deploy.quantize._preprocessing import Explanation, is_flat, is_noise, order_faults, range_faults
 from embedl_deploy.quantize._rows import Sample, rows_of
 
 LEAST = 4  # samples: fewer say nothing
@@ -39,7 +39,7 @@ _OFF = 0.4  # where ranges of values are doubted
 _BETTER = 0.5  # what a repair must leave of the distance, at most
 _ORDER = 0.6  # the same for order and layout, which move a part of the channels only
 _CLOSE = 0.5  # and how close it must come
-_IMPOSSIBLE = 2.5
+_IMPOSSIBLE = 2.2  # crops of one photograph, a network's farthest right data, gave up to 1.7
 _SURE = 0.99  # of the resamples
 _MARGIN = 0.8  # of the given distance: a repair is below it in these resamples, not only below the distance itself
 _CLEARLY = 0.7  # what an explanation with one more fault in it must leave of the simpler one's distance, at most
@@ -174,6 +174,9 @@ class _Trial:
             value = torch.cat([_at(call, slots[0]) for call in self._calls])
             if is_noise(value):
                 return self._faulty("values next to each other have nothing in common, as in noise", "give real data")
+            if is_flat(value):
+                return self._faulty("all pictures are of one color, as where the mean of 0 to 255 is taken off 0 to 1",
+                                    "prepare the data as in training")  # fmt: skip
         if self._given > _IMPOSSIBLE:
             return self._faulty("no real data is so far away, and no preparation that was tried explains it",
                                 "prepare the data as in training")  # fmt: skip

@@ -5,6 +5,7 @@ largest values; what the network wants is any other range. A range that the valu
 than four fifths, is not what the data has. That keeps a set of dark pictures from being explained as a wrong range.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ _ROOM = 0.06  # beyond black and white: what resizing by bicubic filters adds
 _USED = 0.8  # of the way from black to white, over all samples
 _SAME = 0.25  # an input that changes by a smaller part of its own deviation is the same for a verdict
 _UNCORRELATED = 0.1
+_FLAT = 0.02  # of the distance from zero: any range that networks are fed gives ten times as much
 _PICTURE, _SEQUENCE = 4, 3  # dimensions of a batch
 Repair = Callable[[torch.Tensor], torch.Tensor]
 
@@ -32,6 +34,7 @@ _COLOR = (
     Normalization("CIFAR-10's mean and deviation", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     Normalization("CLIP's mean and deviation", (0.4815, 0.4578, 0.4082), (0.2686, 0.2613, 0.2758)),
 )
+_CAFFE = (123.68, 116.779, 103.939)
 _GREY = (
     Normalization("MNIST's mean and deviation", (0.1307,), (0.3081,)),
     Normalization("Fashion-MNIST's mean and deviation", (0.2860,), (0.3530,)),
@@ -104,12 +107,14 @@ def ranges(channels: int) -> list[Range]:
         ]  # fmt: skip
     if channels == 3:
         # Caffe's networks are fed blue first; the mean may be taken off before the channels are swapped, or after.
-        for order, first in (("", 1), (", blue first", -1)):
-            mean = [-255 * part for part in _COLOR[0].mean[::first]]
+        # Its mean is half a step of 255 from ImageNet's: much for values from 0 to 1 that it is taken off by mistake.
+        means = (("ImageNet's", [255 * part for part in _COLOR[0].mean]), ("Caffe's", list(_CAFFE)))
+        for (whose, mean), (order, first) in itertools.product(means, (("", 1), (", blue first", -1))):
+            offset = [-part for part in mean[::first]]
             made += [
-                _affine(f"values from 0 to 255 less ImageNet's mean{order}", (255.0,), mean),
-                _affine(f"values from 0 to 1 less ImageNet's mean of 0 to 255{order}", (1.0,), mean, wanted=False),
-                _affine(f"values divided by 255 twice less ImageNet's mean of 0 to 255{order}", (1 / 255,), mean,
+                _affine(f"values from 0 to 255 less {whose} mean{order}", (255.0,), offset),
+                _affine(f"values from 0 to 1 less {whose} mean of 0 to 255{order}", (1.0,), offset, wanted=False),
+                _affine(f"values divided by 255 twice less {whose} mean of 0 to 255{order}", (1 / 255,), offset,
                         wanted=False),
             ]  # fmt: skip
     return made
@@ -128,11 +133,14 @@ def order_faults(value: torch.Tensor) -> Iterator[Explanation]:
             yield Explanation("the channels are in the other order: BGR for RGB, or RGB for BGR", "swap them",
                               lambda x: x.flip(1), paired=True)  # fmt: skip
         if channels > 1:
-            yield Explanation(
+            layout = Explanation(
                 "height, width and channels are in memory in this order, read as channels, height and width",
                 "transpose the pictures, do not reshape them",
                 lambda x: x.reshape(len(x), height, width, channels).permute(0, 3, 1, 2),
-            )  # fmt: skip
+            )
+            # Right pictures, mixed up so, may meet the statistics of others; but their rows have less in common then.
+            if _in_common(layout.repair(value).mT) > _in_common(value.mT):
+                yield layout
         middle = value.amin((0, 2, 3), keepdim=True) + value.amax((0, 2, 3), keepdim=True)
         # Light is what pictures differ in most: right sets of 8 gave up to 2, inverted digits 35.
         yield Explanation("light and dark are exchanged", "invert the pictures", lambda x: middle - x,
@@ -159,10 +167,12 @@ def range_faults(value: torch.Tensor) -> Iterator[Explanation]:
     )  # fmt: skip
     if value.ndim == _SEQUENCE:
         shape = value.shape
-        yield Explanation(
+        layout = Explanation(
             "time comes before channels in memory, read as channels before time", "transpose, do not reshape",
             lambda x: x.reshape(len(x), shape[2], shape[1]).transpose(1, 2),
         )  # fmt: skip
+        if _in_common(layout.repair(value)) > _in_common(value):
+            yield layout
 
 
 def _own(value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -247,3 +257,15 @@ def is_noise(value: torch.Tensor) -> bool:
     """Say whether values next to each other have nothing in common."""
     found = neighbors(value)
     return found is not None and abs(found) < _UNCORRELATED
+
+
+def _in_common(value: torch.Tensor) -> float:
+    return neighbors(value) or 0.0
+
+
+def is_flat(value: torch.Tensor) -> bool:
+    """Say whether pictures are all of one color: what is far from zero in every channel, and hardly moves there."""
+    if not is_picture(value):
+        return False
+    mean, deviation = _own(value)
+    return bool((deviation < _FLAT * mean.abs()).all())
