@@ -64,7 +64,7 @@ from embedl_deploy.quantize._rows import spread_rows
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from embedl_deploy.quantize._histogram import Histogram
 
@@ -369,10 +369,21 @@ def _do(task: Task) -> Answer:
     return done
 
 
-def spread(tasks: Sequence[Task], workers: int) -> list[Any]:
-    """Do tasks in several processes that share the data sets."""
-    with multiprocessing.get_context("fork").Pool(workers) as pool:
-        return pool.map(_do, tasks, chunksize=1)
+def kept(question: str, tasks: Mapping[str, Task], options: argparse.Namespace) -> dict[str, Any]:
+    """Do tasks in several processes that share the data sets; what is in the folder already is not done again."""
+    answers: dict[str, Any] = {}
+    if options.folder:
+        options.folder.mkdir(parents=True, exist_ok=True)
+    for name in tasks:
+        if options.folder and (path := options.folder / f"{question}-{name}.json").exists():
+            answers[name] = json.loads(path.read_text())
+    open_tasks = {name: task for name, task in tasks.items() if name not in answers}
+    with multiprocessing.get_context("fork").Pool(options.workers) as pool:
+        for name, answer in zip(open_tasks, pool.imap(_do, open_tasks.values()), strict=True):
+            answers[name] = answer
+            if options.folder:
+                (options.folder / f"{question}-{name}.json").write_text(json.dumps(answer))
+    return answers
 
 
 def load(names: Sequence[str]) -> None:
@@ -395,15 +406,20 @@ def ask(question: str, names: Sequence[str], options: argparse.Namespace) -> Ans
     if question == "covered":
         parts = 8
         draws = -(-options.intervals // (10 * parts))
-        tasks: list[Task] = [(cover, name, part, draws) for part in range(parts) for name in COVERED]
-        done = spread(tasks, options.workers)
+        tasks: dict[str, Task] = {
+            f"{name}-{part}-{draws}": (cover, name, part, draws) for part in range(parts) for name in COVERED
+        }
+        done = list(kept(question, tasks, options).values())
         return [_joined([each for each in done if each["net"] == name]) for name in COVERED]
     if question == "faults":
-        tasks = [(plant, name, number) for number in range(8) for name in reversed(names)]
+        tasks = {f"{name}-{number}": (plant, name, number) for number in range(8) for name in reversed(names)}
     else:
         numbers = [range(start, min(start + 10, options.draws)) for start in range(0, options.draws, 10)]
-        tasks = [(right_draws, name, each) for name in reversed(names) for each in numbers]
-    rows = list(itertools.chain.from_iterable(spread(tasks, options.workers)))
+        tasks = {
+            f"{name}-{each.start}-{each.stop}": (right_draws, name, each)
+            for each in numbers for name in reversed(names)
+        }  # fmt: skip
+    rows = list(itertools.chain.from_iterable(kept(question, tasks, options).values()))
     return sorted(rows, key=lambda row: names.index(row["net"]))
 
 
@@ -421,7 +437,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     parser.add_argument("--nets", nargs="+", choices=(*NETS, "efficientnet_lite0"), default=list(REPORTED))
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at once")
-    parser.add_argument("--folder", type=Path, help="keep every answer there as soon as it is known")
+    parser.add_argument("--folder", type=Path, help="keep every answer there, and take those that are")
     options = parser.parse_args()
     session = report.Session("calibration", parser, options)
     torch.set_num_threads(1)
@@ -431,8 +447,6 @@ def main() -> None:
         began = time.perf_counter()
         found[question] = ask(question, options.nets, options)
         print(f"{question}: {time.perf_counter() - began:.0f} s", flush=True)
-        if options.folder:
-            (options.folder / f"{question}.json").write_text(json.dumps(found[question]))
     if rows := found.get("faults"):
         print_table(("network", "fault", "verdict", "explanation"),
                     [(row["net"], row["fault"], row["verdict"], row["said"]) for row in rows])  # fmt: skip

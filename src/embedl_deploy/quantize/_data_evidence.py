@@ -17,6 +17,7 @@ from torch import nn
 
 from embedl_deploy._table import Printed, table
 from embedl_deploy.errors import CalibrationError
+from embedl_deploy.quantize._answers import surer
 from embedl_deploy.quantize._batch_norm_evidence import (
     ENTRY,
     LayerFit,
@@ -40,6 +41,8 @@ _BETTER = 0.5  # what a repair must leave of the distance, at most
 _ORDER = 0.6  # the same for order and layout, which move a part of the channels only
 _CLOSE = 0.5  # and how close it must come
 _IMPOSSIBLE = 2.2  # crops of one photograph, a network's farthest right data, gave up to 1.7
+_TENDS = 0.05  # what statistics must say for the other order of channels where the answers speak for it too
+_SURER = 2.0  # standard errors: how much surer the answers must be then
 _SURE = 0.99  # of the resamples
 _MARGIN = 0.8  # of the given distance: a repair is below it in these resamples, not only below the distance itself
 _CLEARLY = 0.7  # what an explanation with one more fault in it must leave of the simpler one's distance, at most
@@ -143,7 +146,6 @@ class _Found:
     moments: Mapping[str, Moments]
     distance: float
     needed: float
-    preferred: float = 0.0  # how clearly the statistics take this version of the samples
 
 
 class _Trial:
@@ -186,32 +188,38 @@ class _Trial:
         found = []
         for each in explanations:
             calls = [_with(call, slot, each.repair(_at(call, slot))) for call in self._calls]
-            paired = needed == _ORDER
-            moments = watch(self._model, self._norms, calls, 0 if paired else ENTRY)
+            moments = watch(self._model, self._norms, calls, ENTRY)
             distance = score(fit_all(self._norms, moments))
             self._tried[each.fault] = min(distance, self._tried.get(each.fault, distance))
-            preferred = prefers(self._norms, self._moments, moments) if paired else math.inf
-            found.append(_Found(each, moments, distance, needed, preferred))
+            if needed == _ORDER:
+                is_taken = self._comes_near(each, distance, needed) and self._takes(each, calls)
+            else:
+                is_taken = self._comes_near(each, distance, needed)
+            if is_taken:
+                found.append(_Found(each, moments, distance, needed))
         return found
+
+    def _takes(self, each: Explanation, calls: Sequence[Sample]) -> bool:
+        """Say whether all layers take the other version of the samples, or tend to it while the answers are surer."""
+        preferred = prefers(self._norms, self._moments, watch(self._model, self._norms, calls))
+        if preferred >= each.evidence or not each.paired:
+            return preferred >= each.evidence
+        return preferred >= _TENDS and surer(self._model, self._calls, calls) >= _SURER
 
     def _simplest(self, found: Sequence[_Found]) -> _Found | None:
         """Return what leaves least, or the same with one fault less where that leaves hardly more."""
-        able = [each for each in found if self._explains(each)]
-        best = min(able, key=lambda each: each.distance / each.needed, default=None)
-        for each in able if best is not None and best.explanation.simpler else ():
+        best = min(found, key=lambda each: each.distance / each.needed, default=None)
+        for each in found if best is not None and best.explanation.simpler else ():
             assert best is not None
             if each.explanation.fault == best.explanation.simpler:
                 return best if best.distance < _CLEARLY * each.distance else each
         return best
 
-    def _explains(self, each: _Found) -> bool:
-        if each.preferred < each.explanation.evidence:
-            return False
-        if each.explanation.paired:
-            return each.distance < self._given
+    def _comes_near(self, each: Explanation, distance: float, needed: float) -> bool:
+        if each.paired:
+            return distance < self._given
         # Constants that are taken from the data move any data towards the network's: they must meet what fits.
-        close = _FITS if each.explanation.free else _CLOSE
-        return each.distance <= min(each.needed * self._given, close)
+        return distance <= min(needed * self._given, _FITS if each.free else _CLOSE)
 
     def _is_sure(self, best: _Found) -> bool:
         if best.explanation.paired:
