@@ -33,9 +33,9 @@ def _entropies(model: nn.Module, calls: Sequence[Sample]) -> torch.Tensor | None
         stack.enter_context(torch.no_grad())
         for args, kwargs in calls:
             answer = model(*args, **kwargs)
-            if not isinstance(answer, torch.Tensor) or answer.ndim < 2 or answer.shape[1] < 2:  # noqa: PLR2004
+            if not isinstance(answer, torch.Tensor) or not answer.is_floating_point():
                 return None
-            if not answer.is_floating_point():
+            if answer.ndim < 2 or answer.shape[1] < 2:
                 return None
             found.append(_entropy(answer.double()).cpu())
     return torch.cat(found)

@@ -7,7 +7,6 @@ other have nothing in common; or where no real data could be so far away.
 """
 
 import enum
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -191,11 +190,7 @@ class _Trial:
             moments = watch(self._model, self._norms, calls, ENTRY)
             distance = score(fit_all(self._norms, moments))
             self._tried[each.fault] = min(distance, self._tried.get(each.fault, distance))
-            if needed == _ORDER:
-                is_taken = self._comes_near(each, distance, needed) and self._takes(each, calls)
-            else:
-                is_taken = self._comes_near(each, distance, needed)
-            if is_taken:
+            if self._comes_near(each, distance, needed) and (needed != _ORDER or self._takes(each, calls)):
                 found.append(_Found(each, moments, distance, needed))
         return found
 

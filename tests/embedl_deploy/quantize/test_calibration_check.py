@@ -14,10 +14,18 @@ from torch.nn import functional
 from embedl_deploy import transform
 from embedl_deploy.errors import CalibrationError
 from embedl_deploy.onnxruntime import ONNXRUNTIME
-from embedl_deploy.quantize import CalibrationVerdict, DataVerdict, check_calibration, quantization_of, quantize
+from embedl_deploy.quantize import (
+    CalibrationVerdict,
+    DataVerdict,
+    _data_evidence,
+    check_calibration,
+    quantization_of,
+    quantize,
+)
+from embedl_deploy.quantize._answers import surer
 from embedl_deploy.quantize._batch_norm_evidence import find_norms, prefers, watch
 from embedl_deploy.quantize._data_evidence import judge_data
-from embedl_deploy.quantize._preprocessing import is_noise, neighbors, range_faults
+from embedl_deploy.quantize._preprocessing import is_flat, is_noise, neighbors, order_faults, range_faults
 from embedl_deploy.quantize._resampling import collect_groups, merged, paired_interval, stability, student
 from embedl_deploy.quantize._rows import SpreadRows, split_rows, spread_rows
 
@@ -117,6 +125,62 @@ def test_a_mean_taken_off_blue_first_is_known(scale: float) -> None:
     found = judged(255 * scale * pictures(64, 9).flip(1) - mean, caffe_network()).evidence
     assert found.verdict is DataVerdict.FAULTY
     assert "less ImageNet's mean of 0 to 255, blue first" in found.fault
+
+
+def test_the_mean_that_caffe_takes_off_is_known() -> None:
+    """It is half a step of 255 from ImageNet's: for values from 0 to 1 that is half their range."""
+    mean = torch.tensor([103.939, 116.779, 123.68]).reshape(3, 1, 1)
+    found = judged(pictures(64, 9).flip(1) - mean, caffe_network()).evidence
+    assert found.verdict is DataVerdict.FAULTY
+    assert "values from 0 to 1 less Caffe's mean of 0 to 255, blue first" in found.fault
+
+
+@pytest.mark.parametrize("mean", [(120.0, 110.0, 100.0), (300.0, -300.0, 300.0)])
+def test_pictures_of_one_color_are_a_fault(mean: tuple[float, ...]) -> None:
+    """Whatever constants are taken off values from 0 to 1: padding keeps the distance small, yet nothing shows."""
+    value = pictures(32, 9) - torch.tensor(mean).reshape(3, 1, 1)
+    assert is_flat(value)
+    assert judged(value, caffe_network()).evidence.verdict is DataVerdict.FAULTY
+    for right in (pictures(32, 9), 0.1 * pictures(32, 9), normalized(32, 9), caffe(pictures(32, 9))):
+        assert not is_flat(right)
+
+
+def test_a_layout_is_doubted_only_where_rows_have_more_in_common_then() -> None:
+    """Right pictures that are mixed up may meet the statistics of other ones by chance."""
+
+    def doubted(value: torch.Tensor) -> bool:
+        return any("in memory" in each.fault for each in (*order_faults(value), *range_faults(value)))
+
+    right, motion = pictures(16, 3), torch.randn(16, 6, 64, generator=torch.Generator().manual_seed(0)).cumsum(2)
+    assert not doubted(right)
+    assert doubted(right.permute(0, 2, 3, 1).reshape(right.shape))
+    assert not doubted(motion)
+    assert doubted(motion.transpose(1, 2).reshape(motion.shape))
+
+
+@pytest.mark.parametrize(("tends", "sure", "verdict"), [
+    (0.1, 3.0, DataVerdict.FAULTY), (0.1, 1.0, DataVerdict.FITS), (0.01, 9.0, DataVerdict.FITS),
+    (0.6, -3.0, DataVerdict.FAULTY),
+])  # fmt: skip
+def test_answers_are_a_second_witness(
+    tends: float, sure: float, verdict: DataVerdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BGR is told where the statistics tend to the other order and the answers are surer of it, or by clear statistics."""
+    monkeypatch.setattr(_data_evidence, "prefers", lambda *_: tends)
+    monkeypatch.setattr(_data_evidence, "surer", lambda *_: sure)
+    assert judged(normalized(32, 5).flip(1)).evidence.verdict in (verdict, DataVerdict.DIFFERS)
+    assert judged(normalized(32, 5).flip(1)).passed is (verdict is not DataVerdict.FAULTY)
+
+
+def test_sureness_is_in_standard_errors() -> None:
+    """Scores and shares of classes say the same; what is no table of classes says nothing."""
+    value = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+    weak, strong = [((value,), {})], [((3 * value,), {})]
+    assert surer(nn.Identity(), weak, strong) > 5
+    assert surer(nn.Identity(), strong, weak) == pytest.approx(-surer(nn.Identity(), weak, strong))
+    assert surer(nn.Softmax(1), weak, strong) == pytest.approx(surer(nn.Identity(), weak, strong), rel=1e-3)
+    assert surer(nn.Flatten(0), weak, strong) == 0
+    assert surer(nn.Identity(), weak, weak) == 0
 
 
 def test_a_second_fault_is_not_added_for_little() -> None:
