@@ -165,7 +165,7 @@ def test_a_layout_is_doubted_only_where_rows_have_more_in_common_then() -> None:
 def test_answers_are_a_second_witness(
     tends: float, sure: float, verdict: DataVerdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """BGR is told where the statistics tend to the other order and the answers are surer of it, or by clear statistics."""
+    """BGR is told where statistics tend to it and the answers are surer of the other order, or by clear statistics."""
     monkeypatch.setattr(_data_evidence, "prefers", lambda *_: tends)
     monkeypatch.setattr(_data_evidence, "surer", lambda *_: sure)
     assert judged(normalized(32, 5).flip(1)).evidence.verdict in (verdict, DataVerdict.DIFFERS)
