@@ -1,7 +1,7 @@
-"""Networks with batch norm to try calibration data on: eleven small ones of different families, and how each is fed.
+"""Networks with batch norm to try calibration data on: fifteen small ones of different families, and how each is fed.
 
-Every network has its own preprocessing, so that a fault of one is right for another. Three are for development
-(``DEVELOPED``): thresholds may be looked at on them. The others are reported on and were not looked at before.
+Networks have preprocessing of several kinds, so that a fault of one is right for another. Six are for development
+(``DEVELOPED``): thresholds may be looked at on them. The others are reported on.
 
     python benchmarks/deploy/calibration_nets.py [--only NET ...] [--device cpu|cuda] [--seconds 120]
 
@@ -11,6 +11,7 @@ trains what is missing and keeps the weights outside the repository; EfficientNe
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import math
 import sys
@@ -28,9 +29,10 @@ import cache
 from deploy import data, nets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
 BATCH = 32
+SECONDS = 120.0  # of training, for each network
 TRAINED_ON = {"cifar10": 12_000, "fashion": 6_000, "mnist": 6_000, "motion": 6_000}
 """How many samples of a training set are used, at most."""
 CIFAR = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -340,19 +342,13 @@ def trained(name: str) -> nn.Module:
     return model.eval()
 
 
-def main() -> None:
-    """Train what is missing."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=NETS, default=list(NETS))
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seconds", type=float, default=120.0, help="training time of each network")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order of samples")
-    parser.add_argument("--data", type=Path, help="a file with the training sets, when they were packed before")
-    parser.add_argument("--out", type=Path, help="where the weights go; the cache unless told")
-    options = parser.parse_args()
-    out = options.out or cache.folder("calibration")
-    packed = torch.load(options.data, weights_only=True) if options.data else None
-    for name in options.only:
+def train_missing(
+    names: Iterable[str], device: str = "cpu", seconds: float = SECONDS, seed: int = 0,
+    packed: Mapping[str, tuple[torch.Tensor, torch.Tensor]] | None = None, out: Path | None = None,
+) -> None:  # fmt: skip
+    """Train the networks that have no weights in the cache yet."""
+    out = out or cache.folder("calibration")
+    for name in names:
         if (out / f"{name}.pt").exists():
             continue
         kind = NETS[name].data
@@ -362,8 +358,27 @@ def main() -> None:
             samples, targets = training_set(kind, TRAINED_ON[kind])
         else:
             samples, targets = packed[kind]
-        model = train(name, samples, targets, options.device, options.seconds, options.seed)
+        model = train(name, samples, targets, device, seconds, seed)
         torch.save({key: value.cpu() for key, value in model.state_dict().items()}, out / f"{name}.pt")
+
+
+def digest(name: str) -> str:
+    """Return what tells the weights of a network from those of another training."""
+    return hashlib.sha256((cache.folder("calibration") / f"{name}.pt").read_bytes()).hexdigest()[:12]
+
+
+def main() -> None:
+    """Train what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=NETS, default=list(NETS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="training time of each network")
+    parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order of samples")
+    parser.add_argument("--data", type=Path, help="a file with the training sets, when they were packed before")
+    parser.add_argument("--out", type=Path, help="where the weights go; the cache unless told")
+    options = parser.parse_args()
+    packed = torch.load(options.data, weights_only=True) if options.data else None
+    train_missing(options.only, options.device, options.seconds, options.seed, packed, options.out)
 
 
 if __name__ == "__main__":

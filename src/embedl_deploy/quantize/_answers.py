@@ -46,4 +46,5 @@ def _entropy(answer: torch.Tensor) -> torch.Tensor:
     total = answer.sum(1, keepdim=True)
     are_shares = bool((answer >= 0).all()) and torch.allclose(total, torch.ones_like(total), atol=1e-3)
     shares = answer if are_shares else answer.softmax(1)
-    return torch.special.entr(shares).sum(1).reshape(len(answer), -1).mean(1)
+    entropies: torch.Tensor = torch.special.entr(shares).sum(1).reshape(len(answer), -1).mean(1)
+    return entropies
