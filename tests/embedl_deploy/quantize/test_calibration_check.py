@@ -175,7 +175,8 @@ def test_answers_are_a_second_witness(
 def test_sureness_is_in_standard_errors() -> None:
     """Scores and shares of classes say the same; what is no table of classes says nothing."""
     value = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
-    weak, strong = [((value,), {})], [((3 * value,), {})]
+    weak: list[Any] = [((value,), {})]
+    strong: list[Any] = [((3 * value,), {})]
     assert surer(nn.Identity(), weak, strong) > 5
     assert surer(nn.Identity(), strong, weak) == pytest.approx(-surer(nn.Identity(), weak, strong))
     assert surer(nn.Softmax(1), weak, strong) == pytest.approx(surer(nn.Identity(), weak, strong), rel=1e-3)
