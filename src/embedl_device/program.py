@@ -253,6 +253,8 @@ def _add_variants(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sittings", type=positive, default=4, help="load all models so often (%(default)s)")
     restart = "start the processes anew after so many sittings (%(default)s)"
     parser.add_argument("--restart-every", type=positive, default=1, help=restart)
+    one = "keep all variants on the same processor, each start on the next; for variants with one thread each"
+    parser.add_argument("--one-processor", action="store_true", help=one)
     parser.add_argument("--sitting-seconds", type=float, default=0.2, help="turns for so long, each time (%(default)s)")
     parser.add_argument(
         "--first-sitting", type=int, default=0, help="go on after so many, in other orders (%(default)s)"

@@ -3,12 +3,14 @@
 Two versions of a runtime cannot be loaded into one process, so each variant has one, and this program drives the turns:
 a round runs each variant once, in random order and then in reverse. Where a model happens to lie in memory moves its
 times for as long as it lies there; therefore every sitting loads all models anew, every few in processes that were
-started anew, and what is compared between variants is one value for each sitting.
+started anew, and what is compared between variants is one value for each sitting. A scheduler keeps a process on the
+processor it is on, which may be the busier one: variants with one thread each run on the same, each start on the next.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
 import time
@@ -61,11 +63,16 @@ def run_variants(arguments: Namespace, loader: Loader) -> Dict[str, Any]:
     shuffled = random.Random(SEED + arguments.first_sitting)  # noqa: S311 - no secret
     turns = orders(len(variants), SEED + 1 + arguments.first_sitting)
     spoken = time.monotonic()
+    processors = board.fastest_processors() if arguments.one_processor else []
+    every = arguments.restart_every if processors or not arguments.one_processor else 1
     while len(sittings) < arguments.sittings:
         starts = list(range(len(variants)))
         shuffled.shuffle(starts)
-        count = min(arguments.restart_every, arguments.sittings - len(sittings))
+        count = min(every, arguments.sittings - len(sittings))
         with contextlib.ExitStack() as stack:
+            if processors:
+                start = (arguments.first_sitting + len(sittings)) // every
+                stack.enter_context(_on_one(processors[start % len(processors)]))
             children = _start(arguments, variants, starts, stack)
             sittings += [_sit(arguments, variants, children, turns, told) for _ in range(count)]
         if time.monotonic() - spoken > _SPEAK_EVERY_S:
@@ -86,9 +93,8 @@ def run_variants(arguments: Namespace, loader: Loader) -> Dict[str, Any]:
         "memory_method": board.peak_memory()[1] + "; each process for itself, after the warm-up",
         "method": {
             "order": "each variant once a round, in random order, the next round in reverse",
-            "sitting": "all models loaded anew and warmed up, after every {} in fresh processes".format(
-                arguments.restart_every
-            ),
+            "sitting": "all models loaded anew and warmed up, after every {} in fresh processes".format(every),
+            "processor": "all on the same one, each start on the next" if processors else "as the system chooses",
             "stop_rule": "at least {} rounds and {:g} s in a sitting".format(_FEWEST_ROUNDS, arguments.sitting_seconds),
             "lead_in": "1 run of the same variant, not timed, right before each timed one",
             "waiting": "what the calling thread stood in the queue for a processor, by its schedstat",
@@ -110,6 +116,17 @@ def _read(arguments: Namespace) -> List[Variant]:
     if arguments.program_file is None and any(each.python is not None for each in found):
         raise BoardError("A variant with a Python of its own needs this program in one file: --program-file FILE.")
     return found
+
+
+@contextlib.contextmanager
+def _on_one(processor: int) -> Iterator[None]:
+    """Stay on one processor, as does what is started meanwhile."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {processor})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _start(

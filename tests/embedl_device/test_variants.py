@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from support.models import residual_net, save
+
+from embedl_device.board import fastest_processors
+from embedl_device.variants import _on_one
 
 
 def _run(folder: Path, variants: list[dict[str, object]], *words: str) -> subprocess.CompletedProcess[str]:
@@ -36,6 +40,35 @@ def test_each_variant_has_its_times_in_every_sitting(tmp_path: Path) -> None:
         assert len(rounds) == 1
         assert min(rounds) >= 10
         assert all(value > 0 for key in ("load_us", "first_us") for value in sitting[key])
+
+
+def test_variants_with_one_thread_share_a_processor(tmp_path: Path) -> None:
+    """Each start has the next of the fastest processors that may be used, and the program goes back to all of them."""
+    model = str(save(residual_net(), tmp_path / "net.onnx"))
+    variants: list[dict[str, object]] = [
+        {"name": name, "words": ["--model", model, "--threads", "1"]} for name in ("one", "other")
+    ]
+
+    done = _run(tmp_path, variants, "--sittings", "2", "--one-processor")
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"]["processor"] == "all on the same one, each start on the next"
+    usable = os.sched_getaffinity(0)
+    with _on_one(max(usable)):
+        assert os.sched_getaffinity(0) == {max(usable)}
+    assert os.sched_getaffinity(0) == usable
+
+
+def test_the_fastest_processors_are_those_with_the_highest_clock(tmp_path: Path) -> None:
+    """Of big and little ones the big ones; all where nobody tells a clock."""
+    usable = sorted(os.sched_getaffinity(0))
+    assert fastest_processors(tmp_path) == usable
+    for number in usable:
+        folder = tmp_path / "devices" / "system" / "cpu" / f"cpu{number}" / "cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "cpuinfo_max_freq").write_text("2400000" if number == usable[-1] else "1800000")
+
+    assert fastest_processors(tmp_path) == usable[-1:]
 
 
 def test_a_variant_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from embedl_device.readers import MOST_DOCUMENT_BYTES, UnreadableError, parse_js
 from embedl_hub.bisection._operators import Operator, name_operators, operator_of
 from embedl_hub.bisection._oracle import STEP, Settings, Steps, Trials, as_value, decision_of
 from embedl_hub.bisection._plan import ANSWERS, ROUNDS, RUNTIME, BisectionPlan
-from embedl_hub.bisection._search import Answer, Cause, Decision, Found, Switch, search
+from embedl_hub.bisection._search import Cause, Decision, Found, Switch, search
 from embedl_hub.core.profile import ProfileError
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.refusal import refusals_as
@@ -62,6 +62,11 @@ class BisectionResult:
         return self.differ is not None and self.differ.is_bad
 
     @property
+    def undecided(self) -> tuple[Switch, ...]:
+        """What was neither shown to matter nor to be harmless."""
+        return tuple(each for cause in self.found.causes for each in cause.undecided)
+
+    @property
     def refused(self) -> tuple[Switch, ...]:
         """The differences that cannot be switched."""
         return tuple(each for each in self.switches if each.refusal is not None)
@@ -80,15 +85,13 @@ class BisectionResult:
             return (
                 f"No difference in {self.metric} is shown on {self.place}: nothing to explain ({differ.reason}).{left}"
             )
-        causes = " and ".join(_cause_words(cause, self.operators) for cause in self.found.causes)
+        causes = " and ".join(_cause_words(cause, self.operators) for cause in self.found.causes if cause.switches)
         more = "" if self.found.is_complete else f"; {self.found.note}"
-        unclear = sum(
-            each.question == "trial" and each.answer in (Answer.OPEN, Answer.INVALID) for each in self.decisions
-        )
-        if unclear and any(len(cause.switches) > 1 for cause in self.found.causes):
-            # What an open trial would have left out stays in the set: it is not shown to be needed.
-            more += f"; {unclear} of them stayed open, so not all of these need be causes"
-        return f"{self.metric} {_effect_words(self.metric, differ)}: {causes}; {count}, {sure}{more}"
+        if self.undecided:
+            names = ", ".join(each.name for each in self.undecided)
+            more += f"; undecided: {names} (neither shown to matter nor to be harmless; needs a quieter machine)"
+        effect = _effect_words(self.metric, differ)
+        return f"{self.metric} {effect}: {causes or 'no single cause is shown'}; {count}, {sure}{more}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""
@@ -104,7 +107,8 @@ class BisectionResult:
             "sentence": self.sentence(),
             "differs": self.has_difference,
             "causes": [
-                {"switches": [vars(each) for each in cause.switches], "notes": list(cause.notes)}
+                {"switches": [vars(each) for each in cause.switches], "notes": list(cause.notes),
+                 "undecided": [vars(each) for each in cause.undecided]}
                 for cause in self.found.causes
             ],
             "is_complete": self.found.is_complete,
@@ -246,6 +250,8 @@ def _line(decision: Decision) -> str:
     if decision.low is not None and decision.high is not None:
         ratio = f" × {decision.value:.3f} ({decision.low:.3f} to {decision.high:.3f})"
     sittings = f", {decision.sittings} sittings" if decision.sittings else ""
+    if decision.question == "needed":
+        names = f"without {', '.join(sorted(decision.whole - decision.trial))}, {names}"
     return f"{what.get(decision.question, f'{names} as in BAD')}:{ratio} {decision.answer}: {decision.reason}{sittings}"
 
 
@@ -264,8 +270,12 @@ def read_bisection(store: Store, run_id: str) -> BisectionResult:
         for row in values["operators"]
     )
     causes = tuple(
-        Cause(tuple(Switch(**each) for each in cause["switches"]), tuple(cause["notes"])) for cause in values["causes"]
-    )
+        Cause(
+            tuple(Switch(**each) for each in cause["switches"]), tuple(cause["notes"]),
+            tuple(Switch(**each) for each in cause.get("undecided", ())),
+        )
+        for cause in values["causes"]
+    )  # fmt: skip
     return BisectionResult(
         run.id, values["good"], values["bad"], values["metric"], values["place"], values["alpha"], values["least"],
         tuple(Switch(**each) for each in values["switches"]),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_device.statistics import percentile, without_waiting
+from embedl_hub.bisection._judge import Sitting, Verdict, judge_ends, judge_trial, until_clear
 from embedl_hub.bisection._plan import (
     ANSWERS,
     DATA,
@@ -29,7 +30,7 @@ from embedl_hub.bisection._plan import (
     config_of,
 )
 from embedl_hub.bisection._search import Answer, Decision, Names, Switch, first_in_order
-from embedl_hub.bisection._statistics import LOOKS, Estimate, estimate, level_at, mcnemar_p, share_of
+from embedl_hub.bisection._statistics import LOOKS, Estimate, estimate, mcnemar_p, share_of
 from embedl_hub.core.profile import ProfileError
 from embedl_hub.errors import HubError
 from embedl_hub.machine.driver import Driver, driver_of
@@ -48,10 +49,11 @@ PART = "model: "
 STEP = "BisectionStep"
 _TRIAL, _GOOD_END, _BAD_END = "trial", "good end", "bad end"
 _HALF = 0.5
-# Whether there is a difference at all must not hang on where two processes happen to lie; what a trial is nearer to is
-# far from that.
-_ENDS_A_START, _TRIALS_A_START = 2, 4
-_MOST_FOR_THE_REST = 12
+# On one processor, sittings of the same processes are no more alike than those of fresh ones, but whether there is a
+# difference at all must not hang on where two processes happen to lie. On several they are: the scheduler keeps a
+# process where it is, and where that is slower all its sittings are, so every sitting has fresh ones.
+_ENDS_A_START, _TRIALS_A_START, _ON_SEVERAL = 2, 4, 1
+_MOST_FOR_THE_REST = 24
 # How sure it must be that nothing much is left: nobody is blamed by that, so it takes nothing of the search's error.
 _LEFT_LEVEL = 0.05
 # What is left of the difference once a cause is found must be at least this much of it to be searched too.
@@ -166,6 +168,10 @@ class Trials:
             lambda trial: self._trial(base, whole, trial),
             (lambda many: self._at_once(base, whole, many)) if len(self._plan.pool) > 1 else None,
         )
+
+    def without(self, base: Names, whole: Names, trial: Names) -> Decision:
+        """Tell what a found set behaves like without one of its switches."""
+        return self._ask("needed", base, trial, whole, self._try_exactly if self._is_exact else self._try_by_turns)
 
     def parts_of(self, switch: Switch) -> tuple[Sequence[Switch], str | None]:
         """Return the parts of the model, where it is the model and both files can be cut."""
@@ -372,15 +378,11 @@ class Trials:
         """Tell whether two variants differ, in turns until that is clear."""
         least = self._least(asked.question)
 
-        def judge(sittings: Sequence[Sequence[float]], at: float) -> tuple[Answer, Estimate]:
-            found = estimate([values[1] - values[0] for values in sittings], at)
-            if found.low > least or found.high < -least:
-                return Answer.BAD, found
-            return Answer.GOOD if -least <= found.low and found.high <= least else Answer.OPEN, found
-
-        answer, found, sittings = self._in_turns(
-            run, machine, ends, level, judge, _ENDS_A_START, _MOST_FOR_THE_REST if asked.question == "rest" else None
-        )
+        verdict, sittings = self._in_turns(
+            run, machine, ends, level, lambda taken, at: judge_ends(taken, at, least), _ENDS_A_START,
+            _MOST_FOR_THE_REST if asked.question == "rest" else None,
+        )  # fmt: skip
+        answer, found = verdict.answer, verdict.shown
         times = f"× {math.exp(found.mean):.3f}"
         words = {
             Answer.BAD: f"they differ: {times}",
@@ -402,20 +404,17 @@ class Trials:
         except RefusedError as error:
             return replace(asked, answer=Answer.INVALID, reason=f"it cannot be made: {error}")
 
-        def judge(sittings: Sequence[Sequence[float]], at: float) -> tuple[Answer, Estimate]:
-            # Beyond the middle between both ends it behaves as the one that it is nearer to.
-            towards = 1.0 if math.fsum(bad - good for good, bad, _ in sittings) >= 0 else -1.0
-            found = estimate([towards * (trial - (good + bad) / 2) for good, bad, trial in sittings], at)
-            answer = Answer.BAD if found.low > 0 else Answer.GOOD if found.high < 0 else Answer.OPEN
-            return answer, estimate([trial - good for good, _, trial in sittings], at)
-
+        steers = asked.question == "trial"
         try:
-            answer, found, sittings = self._in_turns(run, machine, three, level, judge, _TRIALS_A_START)
+            verdict, sittings = self._in_turns(
+                run, machine, three, level, lambda taken, at: judge_trial(taken, at, steers=steers), _TRIALS_A_START
+            )
         except (RefusedError, ProfileError) as error:
             if f"Variant '{_TRIAL}'" not in str(error):
                 raise
             return replace(asked, answer=Answer.INVALID, reason=f"it does not run: {error}")
-        effect = math.fsum(bad - good for good, bad, _ in sittings) / len(sittings)
+        answer, found = verdict.answer, verdict.shown
+        effect = estimate([bad - good for good, bad, _ in sittings], _LEFT_LEVEL).mean
         rest = estimate([bad - trial for _, bad, trial in sittings], _LEFT_LEVEL)
         left = math.exp(min(max(abs(rest.low), abs(rest.high)), 700.0))
         share = found.mean / effect if effect else None
@@ -435,32 +434,30 @@ class Trials:
         run: ActiveRun,
         machine: Machine[Any],
         variants: Sequence[Variant],
-        share: float,
-        judge: Callable[[Sequence[Sequence[float]], float], tuple[Answer, Estimate]],
+        level: float,
+        judge: Callable[[Sequence[Sitting], float], Verdict],
         restart_every: int,
         most: int | None = None,
-    ) -> tuple[Answer, Estimate, list[list[float]]]:
+    ) -> tuple[Verdict, list[Sitting]]:
         """Let variants take turns until the answer is clear or the sittings run out; keep all that was measured."""
         from embedl_hub.machine.variants import measure_variants  # noqa: PLC0415 - only where something is measured
 
-        sittings: list[list[float]] = []
         documents: list[dict[str, Any]] = []
-        most = min(most or LOOKS[-1], self._settings.most_sittings)
-        looks = [look for look in LOOKS if look <= most] or [LOOKS[0]]
-        for number, look in enumerate(looks):
+        is_alone = all(getattr(each.config, "threads", None) == 1 for each in variants)
+
+        def take(count: int, done: int) -> list[list[float]]:
             document = measure_variants(
-                machine, self._driver, variants, sittings=look - len(sittings), first_sitting=len(sittings),
-                restart_every=restart_every, seconds=self._settings.seconds,
+                machine, self._driver, variants, sittings=count, first_sitting=done, one_processor=is_alone,
+                restart_every=restart_every if is_alone else _ON_SEVERAL, seconds=self._settings.seconds,
             )  # fmt: skip
             documents.append(document)
-            sittings += [self._logs(sitting, len(variants)) for sitting in document["sittings"]]
-            answer, found = judge(sittings, level_at(number, share))
-            if answer is not Answer.OPEN:
-                break
+            return [self._logs(sitting, len(variants)) for sitting in document["sittings"]]
+
+        verdict, sittings = until_clear(take, judge, level, min(most or LOOKS[-1], self._settings.most_sittings))
         path = run.artifact_dir / "turns.json"
         path.write_text(json.dumps(documents), encoding="utf-8")
         run.log_artifact(path, name="output_file")
-        return answer, found, sittings
+        return verdict, sittings
 
     def _logs(self, sitting: Mapping[str, Any], count: int) -> list[float]:
         """Return the logarithm of the metric of each variant in a sitting; only differences of them mean something."""
@@ -613,7 +610,10 @@ def _key(question: str, base: Names, trial: Names, whole: Names) -> str:
 
 def _title(asked: Decision) -> str:
     names = ", ".join(sorted(asked.trial - asked.base)) or "nothing"
-    return {"differ": "do GOOD and BAD differ?", "rest": "does more differ?"}.get(asked.question, f"trial: {names}")
+    words = {"differ": "do GOOD and BAD differ?", "rest": "does more differ?"}
+    if asked.question == "needed":
+        return f"is it needed? {', '.join(sorted(asked.whole - asked.trial))}"
+    return words.get(asked.question, f"trial: {names}")
 
 
 def _interval(found: Estimate) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 GOOD and BAD differ in switches. A trial sets some of them to BAD and asks an oracle whether it behaves as GOOD or as
 BAD does. What is left at the end is a set of switches that behaves as BAD does and from which none can be left out.
+Of a set of several, each switch is asked about once more: the set without it, beside the set. Without it as bad: it is
+left out. Without it as good: it is needed. Where neither is shown it is undecided, and told apart from the causes.
 Where that set does not explain all of the difference, the search goes on in the rest; where a switch in it has parts,
 such as the layers of a model, it goes on in these.
 """
@@ -43,7 +45,8 @@ class Decision:
     """One question and its answer."""
 
     question: (
-        str  # ``differ``: do the ends differ; ``trial``: what does the trial behave like; ``rest``: does more differ
+        str  # ``differ``: do the ends differ; ``trial``: what does the trial behave like; ``needed``: the found set
+        # without one, what does it behave like; ``rest``: does more differ
     )
     base: Names  # what is set to BAD at the good end
     trial: Names  # what is set to BAD in the trial; for ``differ`` and ``rest`` at the bad end
@@ -77,6 +80,10 @@ class Oracle(Protocol):
         """Return the first of the trials that behaves as ``whole`` does; None where none is shown to."""
         ...
 
+    def without(self, base: Names, whole: Names, trial: Names) -> Decision:
+        """Tell what a found set behaves like without one of its switches; both answers count."""
+        ...
+
     def parts_of(self, switch: Switch) -> tuple[Sequence[Switch], str | None]:
         """Return the parts of a switch that was found to be a cause, or none and why."""
         ...
@@ -86,12 +93,13 @@ class Oracle(Protocol):
 class Cause:
     """What explains the difference: switches that act together, and what a part of it was led back to."""
 
-    switches: tuple[Switch, ...]
+    switches: tuple[Switch, ...]  # each of them is shown to be needed; none where all are undecided
     notes: tuple[str, ...] = ()  # why the search stopped at this grain, where it did
+    undecided: tuple[Switch, ...] = ()  # neither shown to be needed nor shown to be harmless
 
     @property
     def names(self) -> Names:
-        """Their names."""
+        """The names of what is shown to be needed."""
         return frozenset(each.name for each in self.switches)
 
 
@@ -117,20 +125,62 @@ def search(switches: Sequence[Switch], oracle: Oracle, *, most_causes: int = 8) 
     rest = list(usable)
     while rest and len(causes) < most_causes:
         names = minimal(rest, base, whole, oracle)
-        found = [each for each in rest if each.name in names]
-        causes.append(_refined(found, base, oracle, refined))
-        base |= names
-        rest = [each for each in rest if each.name not in names]
-        if rest and not oracle.differ(base, whole, is_rest=True).is_bad:
-            return Found(tuple(causes), refined=tuple(refined))
+        held = _held([each for each in rest if each.name in names], base, oracle)
+        causes.append(_refined(held, base, oracle, refined))
+        base |= {each.name for each in held.all}
+        rest = [each for each in rest if each.name not in base]
+        if rest and not (last := oracle.differ(base, whole, is_rest=True)).is_bad:
+            is_sure = last.answer is not Answer.OPEN
+            note = "" if is_sure else "whether more differs beside it stayed open"
+            return Found(tuple(causes), is_sure, note, tuple(refined))
     note = "" if not rest else f"the search ended after {most_causes} causes; more may differ"
     return Found(tuple(causes), not rest, note, tuple(refined))
 
 
-def _refined(found: Sequence[Switch], base: Names, oracle: Oracle, refined: list[Switch]) -> Cause:
+@dataclass(frozen=True)
+class _Held:
+    """A found set, each of its switches asked about."""
+
+    needed: tuple[Switch, ...]
+    undecided: tuple[Switch, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> tuple[Switch, ...]:
+        return (*self.needed, *self.undecided)
+
+
+def _held(found: Sequence[Switch], base: Names, oracle: Oracle) -> _Held:
+    """Ask of every switch of a found set whether the set does without it; the least suspicious come first."""
+    held = list(found)
+    needed: list[Switch] = []
+    undecided: list[Switch] = []
+    notes: list[str] = []
+    for switch in sorted(found, key=lambda each: each.suspicion):
+        if len(held) == 1:
+            break
+        whole = base | {each.name for each in held}
+        decision = oracle.without(base, whole, whole - {switch.name})
+        if decision.is_bad:
+            held.remove(switch)
+        elif decision.answer is Answer.OPEN:
+            undecided.append(switch)
+        else:
+            needed.append(switch)
+            if decision.answer is Answer.INVALID:
+                notes.append(f"{switch.name}: it cannot be told from the others: {decision.reason}")
+    if len(held) == 1:
+        # It behaves as the set did, and that as BAD does.
+        return _Held(tuple(held), (), tuple(notes))
+    return _Held(
+        tuple(each for each in held if each in needed), tuple(each for each in held if each in undecided), tuple(notes)
+    )
+
+
+def _refined(held: _Held, base: Names, oracle: Oracle, refined: list[Switch]) -> Cause:
     """Lead a cause back to the parts of its switches, one switch after the other."""
-    held, notes = list(found), []
-    for switch in found:
+    needed, undecided, notes = list(held.needed), list(held.undecided), list(held.notes)
+    for switch in held.needed:
         parts, why = oracle.parts_of(switch)
         usable = [each for each in parts if each.refusal is None]
         if why is not None:
@@ -139,17 +189,24 @@ def _refined(found: Sequence[Switch], base: Names, oracle: Oracle, refined: list
         if not usable:
             continue
         refined += parts
-        others = frozenset(each.name for each in held if each is not switch)
-        whole = base | others | {each.name for each in usable}
+        others = base | {each.name for each in (*needed, *undecided) if each is not switch}
+        whole = others | {each.name for each in usable}
         # All parts together must still show it: what no part holds, such as the file's version, may be the cause.
-        if oracle.first_bad(base | others, base | others | {switch.name}, [whole]) is None:
+        if oracle.first_bad(others, others | {switch.name}, [whole]) is None:
             notes.append(f"{switch.name}: all its parts together do not show the difference, so it stays whole")
             continue
-        names = minimal(usable, base | others, whole, oracle)
-        inner = [each for each in usable if each.name in names]
-        place = held.index(switch)
-        held[place : place + 1] = inner
-    return Cause(tuple(held), tuple(notes))
+        names = minimal(usable, others, whole, oracle)
+        inner = _held([each for each in usable if each.name in names], others, oracle)
+        notes += inner.notes
+        if not inner.needed:
+            # Each for itself is undecided; that it lies in the switch is shown.
+            told = ", ".join(each.name for each in inner.undecided)
+            notes.append(f"{switch.name}: which of its parts it is stayed undecided ({told}), so it stays whole")
+            continue
+        place = needed.index(switch)
+        needed[place : place + 1] = inner.needed
+        undecided += inner.undecided
+    return Cause(tuple(needed), tuple(notes), tuple(undecided))
 
 
 def minimal(switches: Sequence[Switch], base: Names, whole: Names, oracle: Oracle) -> Names:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--input-data", type=PATH, help="What profiles on data of your own were measured on, an .npz.")
 @click.option("--labels", type=PATH, help="The right answers for accuracy, an .npy.")
 @click.option("--sitting-seconds", default=0.2, show_default=True, help="Turns of one sitting last so long.")
-@click.option("--most-sittings", default=24, show_default=True, help="A decision stays open after so many.")
+@click.option("--most-sittings", default=80, show_default=True, help="A decision stays open after so many.")
 @click.option("--device", "devices", multiple=True, help="Where to measure; where BAD was measured. Several share it.")
 @click.option("--here", is_flag=True, help="Measure on this machine, whatever devices there are.")
 @click.option("--again", is_flag=True, help="Search anew although the question was answered before.")
@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 - options
         emit(result.as_dict())
     else:
         _show(result)
-    if result.has_difference and not result.found.causes:
+    if result.has_difference and not any(cause.switches for cause in result.found.causes):
         ctx.exit(COULD_NOT_MEASURE)
 
 

@@ -61,9 +61,23 @@ def measure_variants(
     sittings: int,
     first_sitting: int = 0,
     restart_every: int = 1,
+    one_processor: bool = False,
     seconds: float = 0.2,
 ) -> dict[str, Any]:
-    """Let a machine run variants in turns, and return its document."""
+    """Let a machine run variants in turns, and return its document.
+
+    Args:
+        machine: Where.
+        driver: Its device program.
+        variants: What is run.
+        sittings: So often all models are loaded anew.
+        first_sitting: So many were measured before; the order goes on from there.
+        restart_every: After so many sittings the processes are started anew; after every one where they cannot be
+            kept on one processor although that was asked for.
+        one_processor: Whether all variants run on the same processor, each start on the next one; only for those that
+            have one thread each.
+        seconds: Turns of one sitting last at least so long.
+    """
     rows = [
         {"name": each.name, "words": [str(word) for word in words_of(machine, driver, each)], "python": each.python}
         for each in variants
@@ -72,7 +86,7 @@ def measure_variants(
     path.write_text(json.dumps(rows), encoding="utf-8")
     args: list[AnyPath] = ["--variants", machine.put(path, "variants.json"), "--sittings", str(sittings)]
     args += ["--first-sitting", str(first_sitting), "--sitting-seconds", str(seconds)]
-    args += ["--restart-every", str(restart_every)]
+    args += ["--restart-every", str(restart_every), *(["--one-processor"] if one_processor else [])]
     if any(each.python is not None for each in variants):
         args += ["--program-file", program_file(machine, driver)]
     document = program.measure_there(machine, driver.runtime, "variants", args, _FORM)

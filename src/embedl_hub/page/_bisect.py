@@ -125,7 +125,7 @@ def _parent(decisions: Sequence[Decision], number: int) -> int | None:
 
 
 def _holds(other: Decision, own: Decision) -> bool:
-    if own.question != "trial":
+    if own.question not in ("trial", "needed"):
         return other.question == "differ"
     names = own.trial - own.base
     return all(name in other.trial or name.partition(": ")[0] in other.trial - own.whole for name in names)
@@ -138,7 +138,10 @@ def _title(decision: Decision) -> str:
         "operators": "layers of both versions",
         "alone": "the operator alone",
     }
-    names = sorted(name.removeprefix("model: ") for name in decision.trial - decision.base)
+    chosen = decision.whole - decision.trial if decision.question == "needed" else decision.trial - decision.base
+    names = sorted(name.removeprefix("model: ") for name in chosen)
+    if decision.question == "needed":
+        names[0] = f"without {names[0]}"
     text = words.get(decision.question) or ", ".join(names)
     if len(text) <= _LONGEST:
         return text
