@@ -34,6 +34,11 @@ NNCF = Environment("nncf_onnx", _NNCF)
 NNCF_OPENVINO = Environment("nncf_openvino", ("nncf==3.4.0", "openvino==2026.4.1", "onnx==1.23.2", "numpy==2.4.6"))
 MODELOPT = Environment("modelopt_onnx", _MODELOPT)
 TORCHAO = Environment("torchao_pt2e", _TORCHAO)
+# Two versions of one runtime, for a bisection between them.
+VERSIONS = {
+    version: Environment(f"onnxruntime-{version}", (f"onnxruntime=={version}", "numpy==2.2.6"))
+    for version in ("1.20.1", "1.21.1")
+}
 LOADGEN = Environment("loadgen", ("mlcommons_loadgen==6.0.17",))
 ALL = {
     "MLflow": MLFLOW,
@@ -43,6 +48,7 @@ ALL = {
     "ModelOpt": MODELOPT,
     "torchao": TORCHAO,
     "LoadGen": LOADGEN,
+    **{f"ONNX Runtime {version}": each for version, each in VERSIONS.items()},
 }
 
 

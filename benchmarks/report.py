@@ -29,7 +29,7 @@ LONG_MS = 10_000
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 OURS = ("edgeproof-hub", "edgeproof-deploy", "edgeproof-device")
-PLACES = frozenset(("json", "folder", "fresh", "picture", "without_peers", "traces"))
+PLACES = frozenset(("json", "folder", "fresh", "picture", "without_peers", "traces", "runtimes"))
 """Options that say where or with whom, not how much: a run that differs from the defaults in others is a quick one."""
 
 

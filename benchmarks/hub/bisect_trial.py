@@ -38,6 +38,7 @@ from embedl_hub.core.steps import keep_model, run_of
 from embedl_hub.errors import HubError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from environments import VERSIONS, python_of
 from figures import Figure, rate
 from report import Session, parser
 
@@ -167,6 +168,11 @@ class Case:
     planted: frozenset[str] = frozenset()  # the names of the switches that are the cause
 
     @property
+    def shelf(self) -> str:
+        """Where its runs are kept; pairs without a cause that have the same good end share it."""
+        return self.name if self.planted else f"alike {self.good.kind} {self.metric}"
+
+    @property
     def is_hit_by(self) -> Callable[[Iterable[str], Iterable[str]], bool]:
         """Whether names are the cause and nothing else, and nothing stayed undecided."""
         return lambda names, undecided: frozenset(names) == self.planted and not list(undecided)
@@ -181,7 +187,7 @@ def _jitter(size: float, seed: int) -> dict[int, float]:
 
 
 def planted_cases(runtimes: Sequence[str]) -> list[Case]:
-    """Return the planted causes, the same every time; those of a runtime where two versions of it are given."""
+    """Return the planted causes, the same every time; the runtimes are two versions."""
     cases: list[Case] = []
 
     def add(kind: str, metric: str, number: int, good: Net, bad: Net, cause: str, **more: Any) -> None:  # noqa: ANN401
@@ -222,7 +228,7 @@ def planted_cases(runtimes: Sequence[str]) -> list[Case]:
         add("one float layer", "model_size_mb", number, Net(net, ALL), bad, f"model: /linear{layer}")
     for number in range(3):
         net = ("residual", "mobile")[number % 2]
-        versions = (runtimes[0], runtimes[1]) if len(runtimes) > 1 else None
+        versions = runtimes[0], runtimes[1]
         good, bad = Net(net, sums=True, other=frozenset({number})), Net(net, sums=True, weights=_jitter(1e-3, number))
         add("older runtime", "latency_median", number, good, bad, "runtime", versions=versions)
     return cases
@@ -255,9 +261,8 @@ class Bench:
         """Return what a bisection of a case found."""
         devices = [self._device(case, place) for place in (0, 1)]
         started = time.monotonic()
-        with HubContext(
-            "bisect", devices, home=self._folder / "homes" / case.name.replace(" ", "-"), tags={"case": case.name}
-        ) as ctx:
+        home = self._folder / "homes" / case.shelf.replace(" ", "-")
+        with HubContext("bisect", devices, home=home, tags={"case": case.name}) as ctx:
             store = ctx.client.store
             assert store is not None
             ids = [self._recorded(ctx, case, place) for place in (0, 1)]
@@ -268,7 +273,8 @@ class Bench:
         return {
             "case": case.name, "kind": case.kind, "metric": case.metric, "planted": sorted(case.planted),
             "found": names, "undecided": undecided,
-            "is_hit": case.is_hit_by(names, undecided), "switches": sum(each.refusal is None for each in result.switches),
+            "is_hit": case.is_hit_by(names, undecided),
+            "switches": sum(each.refusal is None for each in result.switches),
             "parts": len(result.found.refined), "decisions": len(result.decisions),
             "sittings": sum(each.sittings for each in result.decisions), "sentence": result.sentence(),
             "operators": [each.op_type for each in result.operators],
@@ -290,7 +296,7 @@ class Bench:
         """Return the run of an end; the one of an earlier process if there is one."""
         device, store = ("good", "bad")[place], ctx.client.store
         assert store is not None
-        key = f"{case.name} {device}"
+        key = f"{case.shelf if place == 0 else case.name} {device}"
         for run in store.tagged("end", [key]):
             if str(run.status) == "FINISHED":
                 return run.id
@@ -333,15 +339,18 @@ def main() -> None:
     options.add_argument("--alike", type=int, default=100)
     options.add_argument("--minutes", type=float, default=240.0)
     options.add_argument("--folder", type=Path, help="where the runs are kept, to go on with later")
-    options.add_argument("--runtimes", default="", help="two versions of ONNX Runtime: OLD=PYTHON,NEW=PYTHON")
+    options.add_argument(
+        "--runtimes", default="", help="two versions of ONNX Runtime, OLD=PYTHON,NEW=PYTHON; made if not given"
+    )
     arguments = options.parse_args()
     session = Session("bisect", options, arguments)
     runtimes = dict(word.split("=", 1) for word in arguments.runtimes.split(",") if word)
+    runtimes = runtimes or {version: str(python_of(each)) for version, each in VERSIONS.items()}
     deadline = time.monotonic() + 60 * arguments.minutes
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        cases = [case for case in planted_cases(tuple(runtimes)) if case.kind != "older runtime" or case.versions]
+        cases = planted_cases(tuple(runtimes))
         wanted = {"planted": cases[: arguments.planted], "alike": alike_cases(arguments.alike)}
         data: dict[str, Any] = {"settings": vars(_SETTINGS), "planted": [], "alike": []}
         for kind, several in wanted.items():

@@ -51,8 +51,9 @@ _TRIAL, _GOOD_END, _BAD_END = "trial", "good end", "bad end"
 _HALF = 0.5
 # On one processor, sittings of the same processes are no more alike than those of fresh ones, but whether there is a
 # difference at all must not hang on where two processes happen to lie. On several they are: the scheduler keeps a
-# process where it is, and where that is slower all its sittings are, so every sitting has fresh ones.
-_ENDS_A_START, _TRIALS_A_START, _ON_SEVERAL = 2, 4, 1
+# process where it is, and where that is slower all its sittings are, so every sitting has fresh ones. So it has where a
+# start is what is asked about: a process that has loaded its model twice had it in its files' cache and its memory.
+_ENDS_A_START, _TRIALS_A_START, _FRESH = 2, 4, 1
 _MOST_FOR_THE_REST = 24
 # How sure it must be that nothing much is left: nobody is blamed by that, so it takes nothing of the search's error.
 _LEFT_LEVEL = 0.05
@@ -445,10 +446,12 @@ class Trials:
         documents: list[dict[str, Any]] = []
         is_alone = all(getattr(each.config, "threads", None) == 1 for each in variants)
 
+        every = restart_every if is_alone and self._plan.metric not in STARTS else _FRESH
+
         def take(count: int, done: int) -> list[list[float]]:
             document = measure_variants(
                 machine, self._driver, variants, sittings=count, first_sitting=done, one_processor=is_alone,
-                restart_every=restart_every if is_alone else _ON_SEVERAL, seconds=self._settings.seconds,
+                restart_every=every, seconds=self._settings.seconds,
             )  # fmt: skip
             documents.append(document)
             return [self._logs(sitting, len(variants)) for sitting in document["sittings"]]

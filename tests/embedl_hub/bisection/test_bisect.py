@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from support.bisection_nets import device, profiled, slow_net, with_weight
 from support.models import residual_net, save
 
@@ -16,7 +22,7 @@ from embedl_hub.bisection import _oracle as oracle
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import RunType
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
-from embedl_hub.core.profile import ONNXRuntimeProfiler
+from embedl_hub.core.profile import ONNXRuntimeProfiler, ProfileError
 from embedl_hub.core.steps import keep_model, where_measured
 from embedl_hub.errors import ConfigError, TrackingError, UnknownDeviceError
 
@@ -128,6 +134,86 @@ def test_size_is_compared_exactly(ctx: HubContext, tmp_path: Path) -> None:
     result = bisect(ctx, plan_bisection(ctx, good, bad, metric="model_size_mb"), settings=_FAST)
 
     assert [cause.names for cause in result.found.causes] == [frozenset({"model: soft0"})]
+
+
+def _turns(slow: Mapping[str, float]) -> Callable[..., dict[str, Any]]:
+    """Return what stands for measurements in turns: times by setting, with a little noise."""
+    lock, draws = threading.Lock(), random.Random(3)  # noqa: S311 - no secret
+
+    def measure(_: object, __: object, variants: Sequence[Any], *, sittings: int, **___: object) -> dict[str, Any]:
+        with lock:
+            rows = [
+                [[draws.gauss(slow.get(each.config.optimization_level, 1.0), 0.01)] * 10 for each in variants]
+                for _ in range(sittings)
+            ]
+        # As long as a board takes, so that both have something to do.
+        time.sleep(0.05)
+        ones = [1.0] * len(variants)
+        return {"sittings": [{"times_us": row, "load_us": ones, "first_us": ones} for row in rows]}
+
+    return measure
+
+
+def test_equal_boards_share_the_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of one round run side by side, each decision on one board; what is found is the same."""
+    settings = {"optimization_level": "disable", "allow_fallback": True, "allow_saturation": True}
+    devices = [device("good"), device("left", **settings), device("right", **settings)]
+    with HubContext("bisect", devices, home=tmp_path / "home") as ctx:
+        good = profiled(ctx, residual_net(), "good", tmp_path)
+        bad = profiled(ctx, residual_net(), "left", tmp_path)
+        plan = plan_bisection(ctx, good, bad, pool=("left", "right"))
+        monkeypatch.setattr("embedl_hub.machine.variants.measure_variants", _turns({"disable": 1.5}))
+
+        result = bisect(ctx, plan, settings=_FAST)
+
+        store = ctx.client.store
+        assert store is not None
+        places = {run.device for run in store.runs(f"component = '{STEP}'")}
+    assert [cause.names for cause in result.found.causes] == [frozenset({"optimization_level"})]
+    assert places == {"left", "right"}
+    assert plan.place == "device left, device right"
+
+
+def _classifier(*factors: float) -> onnx.ModelProto:
+    """Return a classifier of two layers, one factor for each layer's weights."""
+    random = np.random.default_rng(5)
+    kept = [(random.normal(size=(8, 8)) * factor).astype(np.float32) for factor in factors]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["h"], "one"),
+        helper.make_node("MatMul", ["h", "w1"], ["y"], "two"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [200, 8]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(values, f"w{number}") for number, values in enumerate(kept)]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_accuracy_is_asked_with_the_right_answers(ctx: HubContext, tmp_path: Path) -> None:
+    """Labels are given; that the ends differ is McNemar's to say, and the weights that cost accuracy are found."""
+    data = np.random.default_rng(2).normal(size=(200, 8)).astype(np.float32)
+    ids = []
+    for name, model in (("one", _classifier(1, 1)), ("two", _classifier(1.001, -1))):
+        kept = keep_model(ctx, ONNXRuntimeProfiler, save(model, tmp_path / f"{name}.onnx"))
+        answers = ONNXRuntimeInvoker().run(ctx, kept, {"x": data}, device="good")  # type: ignore[arg-type]
+        if not ids:
+            np.save(tmp_path / "labels.npy", answers.output["y"].argmax(axis=-1))
+        answers.compare({"y": np.zeros((200, 8), np.float32)}, ctx=ctx)
+        store = ctx.client.store
+        assert store is not None
+        ids.append(store.find("type = 'EVAL'", limit=1).runs[0].id)
+    with pytest.raises(ConfigError, match="--labels"):
+        plan_bisection(ctx, *ids, metric="accuracy")
+
+    plan = plan_bisection(ctx, *ids, metric="accuracy", labels=tmp_path / "labels.npy")
+    result = bisect(ctx, plan, settings=_FAST)
+
+    assert [cause.names for cause in result.found.causes] == [frozenset({"model: w1"})]
+    assert "only GOOD has" in result.decisions[0].reason
+    assert result.decisions[0].level is not None
+    np.save(tmp_path / "few.npy", np.zeros(3, np.int64))
+    few = plan_bisection(ctx, *ids, metric="accuracy", labels=tmp_path / "few.npy")
+    with pytest.raises(ProfileError, match="one label for each row"):
+        bisect(ctx, few, settings=_FAST)
 
 
 def test_what_cannot_be_asked_is_said_at_once(ctx: HubContext, tmp_path: Path) -> None:
