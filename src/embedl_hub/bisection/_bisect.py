@@ -222,7 +222,7 @@ def _digest(plan: BisectionPlan, settings: Settings) -> str:
     facts = [
         _FORMAT, plan.good.run.id, plan.bad.run.id, plan.metric, plan.place, settings.alpha, settings.least,
         settings.seconds, settings.most_sittings, sorted(plan.pythons.items()), str(plan.labels),
-        str(plan.good.data), str(plan.bad.data),
+        str(plan.good.data), str(plan.bad.data), str(plan.calibration_data),
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from embedl_device.statistics import percentile, without_waiting
+from embedl_hub.bisection._compiling import Compilations, Compiling, compilations_of
 from embedl_hub.bisection._judge import Sitting, Verdict, judge_ends, judge_trial, until_clear
 from embedl_hub.bisection._plan import (
     ANSWERS,
     DATA,
     MODEL,
+    OPTION,
     ROUNDS,
     RUNTIME,
     SIZE,
@@ -142,6 +145,7 @@ class Trials:
         self._pythons: dict[str | None, str | None] = {}
         self._hybrids: Hybrids | None = None
         self._values: dict[Names, Any] = {}
+        self._compiling = Compiling(ctx, plan)
         self._count = itertools.count()
         self._total: float | None = None
         self._lock = threading.Lock()
@@ -178,10 +182,17 @@ class Trials:
         """Return the parts of the model, where it is the model and both files can be cut."""
         if switch.name != MODEL:
             return (), None
+        compilations, why = self._compilations
+        if compilations is not None and sum(each.refusal is None for each in compilations.switches) > 1:
+            return compilations.switches, None
+        if compilations is not None:
+            told = [f"{each.name.removeprefix(OPTION)} ({each.good} -> {each.bad})" for each in compilations.switches]
+            refusals = [f"; {each.refusal}" for each in compilations.switches if each.refusal is not None]
+            why = f"both are compiled from one file and differ in {', '.join(told)}{''.join(refusals[:1])}"
         try:
             parts = self.hybrids.parts
         except RefusedError as error:
-            return (), f"it stays one switch: {error}"
+            return (), "; ".join(filter(None, [why, f"it stays one switch: {error}"]))
         times = self._layer_changes()
         return [
             Switch(
@@ -189,7 +200,7 @@ class Trials:
                 suspicion=part.change if self._is_exact else max(0.0, sum(times.get(name, 0.0) for name in part.nodes)),
             )
             for part in parts
-        ], None  # fmt: skip
+        ], why  # fmt: skip
 
     @property
     def hybrids(self) -> Hybrids:
@@ -204,6 +215,10 @@ class Trials:
                 good, bad = (self._ctx.bring_here(side.model) for side in (self._plan.good, self._plan.bad))
                 self._hybrids = Hybrids(read_model(good), read_model(bad))
             return self._hybrids
+
+    @functools.cached_property
+    def _compilations(self) -> tuple[Compilations | None, str | None]:
+        return compilations_of(self._plan)
 
     def _nothing_left(self, base: Names, whole: Names) -> Decision | None:
         """Return the answer to what is left, where the trial that found the cause has shown it already."""
@@ -336,6 +351,10 @@ class Trials:
     def model(self, names: Names) -> Path:
         """Return the file of a configuration: one of the two, or one between them."""
         parts = sorted(name.removeprefix(PART) for name in names if name.startswith(PART))
+        compilations = self._compilations[0]
+        if compilations is not None and MODEL not in names and any(name.startswith(OPTION) for name in names):
+            with self._lock:
+                return self._compiling.model(compilations, names)
         if MODEL in names or not parts:
             return self._ctx.bring_here(self._side(MODEL, names).model)
         path = self._folder / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]}.onnx"

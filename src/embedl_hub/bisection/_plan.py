@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from embedl_hub.tracking import LoggedArtifact, Run, Store
 
 RUNTIME, MODEL, DATA = "runtime", "model", "data"
+OPTION = "compile: "
+"""What the names of switches begin with that are options of a compilation."""
 
 # How a metric is found out again: by the rounds of the turns, by what a fresh process tells, by the file, by answers.
 ROUNDS = ("latency_median", "latency", "fps")
@@ -55,6 +57,7 @@ class Side:
     settings: Mapping[str, Any]
     data: LoggedArtifact | Path | None = None  # what it ran on; None where that was made up
     reference: LoggedArtifact | None = None  # the answers that it was compared with
+    compiled: Run | None = None  # the run that compiled the model
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class BisectionPlan:
     pool: tuple[str | None, ...] = ()  # equal devices that share the trials, the first is ``device``
     pythons: Mapping[str, str] = field(default_factory=dict)  # by version of the runtime, the Python that has it
     labels: Path | None = None
+    calibration_data: Path | None = None  # to compile again with
     notes: tuple[str, ...] = ()  # what a reader must know before believing the answer
 
     @property
@@ -91,6 +95,7 @@ def plan_bisection(  # noqa: PLR0913 - what is asked, where and with what
     pythons: Mapping[str, str] | None = None,
     input_data: Path | None = None,
     labels: Path | None = None,
+    calibration_data: Path | None = None,
 ) -> BisectionPlan:
     """Find out what two runs differ in, or say why there is nothing to search for.
 
@@ -106,6 +111,7 @@ def plan_bisection(  # noqa: PLR0913 - what is asked, where and with what
         pythons: By version of the runtime, a Python there that has it.
         input_data: What profiles on data of the user's own were measured on, an .npz.
         labels: The right answers, an .npy, for accuracy.
+        calibration_data: What INT8 models were calibrated with, to compile again with single options of BAD.
     """
     store = ctx.client.store
     if store is None:
@@ -131,7 +137,7 @@ def plan_bisection(  # noqa: PLR0913 - what is asked, where and with what
         ctx.find_device(name)
     plan = BisectionPlan(
         sides[0], sides[1], chosen, kinds[0], place, tuple(_switches(ctx, sides, place, kinds[0])), pool, pythons or {},
-        labels,
+        labels, calibration_data,
     )  # fmt: skip
     if chosen == "accuracy" and labels is None:
         raise ConfigError("Accuracy needs the right answers, which are not in the records: give them with --labels.")
@@ -192,8 +198,19 @@ def _side(ctx: HubContext, store: Store, run: Run, metric: str, input_data: Path
             "against a run, or bisect accuracy with --labels."
         )
     settings = _param(step, "provider_config")
-    return Side(run, step, document, model, None if version is None else str(version),
-                settings if isinstance(settings, dict) else {}, data, reference)  # fmt: skip
+    return Side(
+        run, step, document, model, None if version is None else str(version),
+        settings if isinstance(settings, dict) else {}, data, reference, _compiling(store, step, model),
+    )  # fmt: skip
+
+
+def _compiling(store: Store, step: Run, model: LoggedArtifact) -> Run | None:
+    """Return the newest run that compiled a model."""
+    for run in reversed(store.lineage(step.id).made_from):
+        made = run.artifacts.get("path")
+        if run.type == RunType.COMPILE and made is not None and made.sha256 == model.sha256:
+            return store.run(run.id)
+    return None
 
 
 def _answering(store: Store, run: Run) -> Run:
@@ -245,6 +262,11 @@ def _switches(ctx: HubContext, sides: tuple[Side, ...], place: str | None, toolc
         if words[0] != words[1]:
             yield Switch(name, *words, refusal=_refusal_of(name))
     yield from _of_the_hub(good, bad)
+
+
+def is_effort(name: str) -> bool:
+    """Tell whether a setting says how much is measured, or where a program is."""
+    return name in _EFFORT or name.endswith("_path") or name == "cli_args"
 
 
 def _refusal_of(name: str) -> str | None:
@@ -319,7 +341,7 @@ def config_of(side: Side, base: MeasuringConfig, names: Mapping[str, Side]) -> M
     """Return a machine's settings with those of a run; ``names`` says of single ones from which run they are."""
     values: dict[str, Any] = {}
     for each in fields(base):
-        if each.name in _EFFORT or each.name.endswith("_path") or each.name == "cli_args":
+        if is_effort(each.name):
             continue
         given = names.get(each.name, side).settings.get(each.name, each.default)
         values[each.name] = tuple(given) if isinstance(given, list) else given

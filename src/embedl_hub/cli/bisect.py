@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.option("--python", "pythons", multiple=True, metavar="VERSION=PATH", help="A Python there with that runtime.")
 @click.option("--input-data", type=PATH, help="What profiles on data of your own were measured on, an .npz.")
 @click.option("--labels", type=PATH, help="The right answers for accuracy, an .npy.")
+@click.option("--calibration-data", type=PATH, help="What INT8 models were calibrated with, to compile them again.")
 @click.option("--sitting-seconds", default=0.2, show_default=True, help="Turns of one sitting last so long.")
 @click.option("--most-sittings", default=80, show_default=True, help="A decision stays open after so many.")
 @click.option("--device", "devices", multiple=True, help="Where to measure; where BAD was measured. Several share it.")
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(  # noqa: PLR0913 - options
     ctx: click.Context, *, good: str, bad: str, metric: str | None, least: float, alpha: float,
-    pythons: tuple[str, ...], input_data: Path | None, labels: Path | None, sitting_seconds: float, most_sittings: int,
-    devices: tuple[str, ...], here: bool, again: bool, project: str | None, home: Path | None, as_json: bool,
+    pythons: tuple[str, ...], input_data: Path | None, labels: Path | None, calibration_data: Path | None,
+    sitting_seconds: float, most_sittings: int, devices: tuple[str, ...], here: bool, again: bool,
+    project: str | None, home: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Find what made run BAD slower or worse than run GOOD.
 
@@ -56,6 +58,7 @@ def command(  # noqa: PLR0913 - options
             plan = plan_bisection(
                 hub, good, bad, metric=metric, device=devices[0] if len(devices) == 1 else None, here=here,
                 pool=devices if len(devices) > 1 else (), pythons=pairs(pythons), input_data=input_data, labels=labels,
+                calibration_data=calibration_data,
             )  # fmt: skip
             if not as_json:
                 _show_switches(plan)

@@ -128,7 +128,12 @@ def _holds(other: Decision, own: Decision) -> bool:
     if own.question not in ("trial", "needed"):
         return other.question == "differ"
     names = own.trial - own.base
-    return all(name in other.trial or name.partition(": ")[0] in other.trial - own.whole for name in names)
+    return all(name in other.trial or _switch_of(name) in other.trial - own.whole for name in names)
+
+
+def _switch_of(name: str) -> str:
+    """Return the switch that a part belongs to; options of a compilation belong to the model."""
+    return "model" if name.startswith("compile: ") else name.partition(": ")[0]
 
 
 def _title(decision: Decision) -> str:

@@ -19,11 +19,13 @@ from support.models import residual_net, save
 
 from embedl_hub.bisection import STEP, Answer, Settings, Switch, bisect, plan_bisection, read_bisection
 from embedl_hub.bisection import _oracle as oracle
+from embedl_hub.bisection._compiling import compilations_of
 from embedl_hub.core import HubContext
+from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.component import RunType
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
 from embedl_hub.core.profile import ONNXRuntimeProfiler, ProfileError
-from embedl_hub.core.steps import keep_model, where_measured
+from embedl_hub.core.steps import keep_model, run_of, where_measured
 from embedl_hub.errors import ConfigError, TrackingError, UnknownDeviceError
 
 _FAST = Settings(alpha=0.05, least=0.2, seconds=0.02, most_sittings=8)
@@ -191,7 +193,7 @@ def _classifier(*factors: float) -> onnx.ModelProto:
 def test_accuracy_is_asked_with_the_right_answers(ctx: HubContext, tmp_path: Path) -> None:
     """Labels are given; that the ends differ is McNemar's to say, and the weights that cost accuracy are found."""
     data = np.random.default_rng(2).normal(size=(200, 8)).astype(np.float32)
-    ids = []
+    ids: list[str] = []
     for name, model in (("one", _classifier(1, 1)), ("two", _classifier(1.001, -1))):
         kept = keep_model(ctx, ONNXRuntimeProfiler, save(model, tmp_path / f"{name}.onnx"))
         answers = ONNXRuntimeInvoker().run(ctx, kept, {"x": data}, device="good")  # type: ignore[arg-type]
@@ -214,6 +216,29 @@ def test_accuracy_is_asked_with_the_right_answers(ctx: HubContext, tmp_path: Pat
     few = plan_bisection(ctx, *ids, metric="accuracy", labels=tmp_path / "few.npy")
     with pytest.raises(ProfileError, match="one label for each row"):
         bisect(ctx, few, settings=_FAST)
+
+
+def test_an_option_of_a_compilation_is_named(tmp_path: Path) -> None:
+    """Both models are compiled from one file: it is compiled again with single options of BAD."""
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "data.npz", x=random.normal(size=(4, 3, 16, 16)).astype(np.float32))
+    source = save(residual_net(), tmp_path / "net.onnx")
+    with HubContext("bisect", [device("here", prediction=False)], home=tmp_path / "home") as ctx:
+        ids = []
+        for per_channel, method in ((False, "minmax"), (True, "entropy")):
+            compiled = ONNXRuntimeCompiler().run(
+                ctx, source, device="here", calibration_data=tmp_path / "data.npz", per_channel=per_channel,
+                calibration_method=method,
+            )  # fmt: skip
+            ids.append(run_of(ctx, ONNXRuntimeProfiler().run(ctx, compiled, device="here")).id)
+        plan = plan_bisection(ctx, *ids, metric="model_size_mb", calibration_data=tmp_path / "data.npz")
+        result = bisect(ctx, plan, settings=_FAST)
+
+    assert [cause.names for cause in result.found.causes] == [frozenset({"compile: per_channel"})]
+    assert "compile: per_channel (False -> True)" in result.sentence()
+    refused = compilations_of(replace(plan, calibration_data=None))[0]
+    assert refused is not None
+    assert all("--calibration-data" in str(each.refusal) for each in refused.switches)
 
 
 def test_what_cannot_be_asked_is_said_at_once(ctx: HubContext, tmp_path: Path) -> None:
