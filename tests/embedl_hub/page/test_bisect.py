@@ -8,7 +8,7 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from embedl_hub import page
-from embedl_hub.bisection import BISECTION, Answer, BisectionResult, Cause, Decision, Found, Switch
+from embedl_hub.bisection import BISECTION, Answer, BisectionResult, Cause, Decision, Found, Switch, read_bisection
 from embedl_hub.page._bisect import tree_of
 from embedl_hub.tracking import Client, Store
 
@@ -67,6 +67,30 @@ def test_the_page_has_the_tree_the_refusals_and_the_bound(tmp_path: Path) -> Non
     assert data["causes"][0]["switches"][0]["name"] == "model: w1"
     assert run_id in listed
     assert missing == 404
+
+
+def test_what_is_undecided_stands_apart_from_the_cause(tmp_path: Path) -> None:
+    """The page and the sentence name it, and not among the causes; the question about it is a box of its own."""
+    none, whole = frozenset[str](), frozenset({"model", "threads"})
+    decisions = (
+        Decision("differ", none, whole, whole, Answer.BAD, "they differ", 1.5, 1.4, 1.6, level=0.005),
+        Decision("needed", none, frozenset({"model"}), whole, Answer.OPEN, "neither is shown in 80 sittings"),
+    )
+    found = Found((Cause((Switch("model", "a", "b"),), undecided=(Switch("threads", "4", "1"),)),))
+    with Store(tmp_path / "home") as store:
+        with Client("bisected", store).start_run("CUSTOM", "bisect", component=BISECTION) as run:
+            result = BisectionResult(run.id, "g", "b", "latency_median", "here", 0.01, 0.02, (), found, decisions)
+            (tmp_path / "bisection.json").write_text(json.dumps(result.as_dict()), encoding="utf-8")
+            run.log_artifact(tmp_path / "bisection.json", name="bisection")
+        html = TestClient(page.app(lambda: store)).get(f"/bisections/{run.id}").text
+        read = read_bisection(store, run.id)
+
+    assert read.sentence() == result.sentence()
+    assert [each.name for each in read.undecided] == ["threads"]
+    assert ": model: a -> b;" in result.sentence()
+    assert "undecided: threads (neither shown to matter nor to be harmless" in result.sentence()
+    assert "Undecided: threads." in html
+    assert "without threads" in html
 
 
 def test_one_that_goes_on_shows_what_is_decided(tmp_path: Path) -> None:
