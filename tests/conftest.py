@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from support.debian import LEFT_OFF, leave_off, left_off, require, require_mount
 from support.families import FAMILIES, Emulated
 from support.sshd import SSHServer
@@ -21,6 +22,10 @@ from embedl_hub.toolchains.tflite.environment import ENVIRONMENT
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts the tests in the background has them, and every process they start, ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A property is what these tests ask about; how long one example took on a busy machine is not.
+settings.register_profile("edgeproof", deadline=None)
+settings.load_profile("edgeproof")
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
