@@ -19,14 +19,24 @@ class Verdict:
 
     answer: Answer
     found: Estimate  # what was tested
-    distance: float  # how far that is from the nearest bound of the answers
+    distance: float  # how far that is beyond the bound of the answer that is worth waiting for
     shown: Estimate  # what people are shown
 
 
-def judge_ends(sittings: Sequence[Sitting], at: float, least: float) -> Verdict:
-    """Tell whether two ends differ by more than ``least``: BAD if so, GOOD if they are shown not to."""
+def judge_ends(sittings: Sequence[Sitting], at: float, least: float, *, is_rest: bool) -> Verdict:
+    """Tell whether two ends differ by more than ``least``: BAD if so, GOOD if they are shown not to.
+
+    Args:
+        sittings: What was measured.
+        at: The error of this look.
+        least: A smaller difference is none.
+        is_rest: Whether it is worth waiting until nothing is shown to be left; where the search has not begun, there is
+            nothing to explain as soon as there is no hope to show a difference.
+    """
     found = estimate([sitting[1] - sitting[0] for sitting in sittings], at)
-    distance = abs(abs(found.mean) - least)
+    distance = abs(found.mean) - least
+    if is_rest:
+        distance = abs(distance)
     if found.low > least or found.high < -least:
         return Verdict(Answer.BAD, found, distance, found)
     is_alike = -least <= found.low and found.high <= least

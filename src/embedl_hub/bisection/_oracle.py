@@ -396,11 +396,11 @@ class Trials:
         self, asked: Decision, level: float, run: ActiveRun, machine: Machine[Any], ends: Sequence[Variant]
     ) -> Decision:
         """Tell whether two variants differ, in turns until that is clear."""
-        least = self._least(asked.question)
+        least, is_rest = self._least(asked.question), asked.question == "rest"
 
         verdict, sittings = self._in_turns(
-            run, machine, ends, level, lambda taken, at: judge_ends(taken, at, least), _ENDS_A_START,
-            _MOST_FOR_THE_REST if asked.question == "rest" else None,
+            run, machine, ends, level, lambda taken, at: judge_ends(taken, at, least, is_rest=is_rest), _ENDS_A_START,
+            _MOST_FOR_THE_REST if is_rest else None,
         )  # fmt: skip
         answer, found = verdict.answer, verdict.shown
         times = f"× {math.exp(found.mean):.3f}"

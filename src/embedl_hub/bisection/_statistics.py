@@ -86,7 +86,7 @@ def is_hopeless(found: Estimate, distance: float, level: float, *, sittings: int
 
     Args:
         found: What was measured so far.
-        distance: How far its mean is from the bound that it must leave.
+        distance: How far its mean is beyond the bound that it must leave.
         level: The error of one look.
         sittings: How many there were.
         most: How many there may be.

@@ -185,7 +185,7 @@ class _Noisy(_Sure):
         least, level = max(0.02, 0.2 * self.total) if is_rest else 0.02, self._level()
         most = 24 if is_rest else LOOKS[-1]
         verdict, taken = until_clear(
-            self._taken(base, whole), lambda some, at: judge_ends(some, at, least), level, most
+            self._taken(base, whole), lambda some, at: judge_ends(some, at, least, is_rest=is_rest), level, most
         )
         self.total = self.total or abs(verdict.shown.mean)
         return self._told("rest" if is_rest else "differ", base, whole, whole, taken, verdict.answer)
