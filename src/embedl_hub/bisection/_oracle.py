@@ -423,7 +423,6 @@ class Trials:
             ]
         except RefusedError as error:
             return replace(asked, answer=Answer.INVALID, reason=f"it cannot be made: {error}")
-
         steers = asked.question == "trial"
         try:
             verdict, sittings = self._in_turns(
@@ -464,7 +463,6 @@ class Trials:
 
         documents: list[dict[str, Any]] = []
         is_alone = all(getattr(each.config, "threads", None) == 1 for each in variants)
-
         every = restart_every if is_alone and self._plan.metric not in STARTS else _FRESH
 
         def take(count: int, done: int) -> list[list[float]]:

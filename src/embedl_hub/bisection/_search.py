@@ -44,10 +44,9 @@ class Switch:
 class Decision:
     """One question and its answer."""
 
-    question: (
-        str  # ``differ``: do the ends differ; ``trial``: what does the trial behave like; ``needed``: the found set
-        # without one, what does it behave like; ``rest``: does more differ
-    )
+    # ``differ``: do the ends differ; ``trial``: what does the trial behave like; ``needed``: what does a found set do
+    # without one of its switches; ``rest``: does more differ; of a runtime ``operators`` and ``alone``.
+    question: str
     base: Names  # what is set to BAD at the good end
     trial: Names  # what is set to BAD in the trial; for ``differ`` and ``rest`` at the bad end
     whole: Names  # what is set to BAD at the bad end
