@@ -200,7 +200,7 @@ def _calibration(result: dict[str, Any]) -> str:
     """Every network and planted fault of preprocessing: told or not, and the explanation."""
     rows = [
         [
-            _net(row["net"]), row["fault"], "yes" if row["verdict"] == "faulty" else f"**no**: {row['verdict']}",
+            row["net"], row["fault"], "yes" if row["verdict"] == "faulty" else f"**no**: {row['verdict']}",
             f"{row['distance']:.2f}", NOTHING if row["repaired"] is None else f"{row['repaired']:.2f}",
             _plain(row["said"]),
         ]
