@@ -32,8 +32,7 @@ from embedl_deploy.dialect._model import name_nodes, read
 from embedl_deploy.errors import DeployError, first_line
 from embedl_deploy.rules import diff, open_probe
 from embedl_deploy.rules._environment import python_with
-from embedl_deploy.rules._layers import UNTOLD
-from embedl_deploy.rules._probe import FAILED
+from embedl_deploy.rules._probe import FAILED, UNTOLD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

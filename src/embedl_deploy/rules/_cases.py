@@ -29,7 +29,7 @@ _OPSETS = ("21", "13", "17", "18", "20", "22", "23")
 _BEFORE = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather")
 """What may move an operand between its DQ and the operator."""
 _AFTER = ("Transpose", "Reshape", "Slice", "Flatten", "Unsqueeze", "Gather")
-_SPACE: dict[str, tuple[str, ...]] = {
+COMMON: Mapping[str, tuple[str, ...]] = {
     "input": _ACTIVATIONS,
     "before": ("input", "Relu", *_BEFORE),
     "zero": ("middle", "minimum"),
@@ -94,7 +94,7 @@ _OPERATORS: dict[str, _Operator] = {
     },
     "Concat": _Operator(
         kind="binary", attributes={"axis": 1}, keeps_values=True,
-        space={"second": _SECOND[:-1], "shapes": ("equal",), "axis": ("1", "-1", "2"), **_SECOND_READ_BY},
+        space={"second": (*_SECOND[:-1], "none"), "shapes": ("equal",), "axis": ("1", "-1", "2"), **_SECOND_READ_BY},
     ),
     "Pow": _Operator(constants=(np.float32(2.0),)),
     "Where": _Operator(constants=(np.zeros((1, 4, 6, 6), bool),)),
@@ -147,7 +147,7 @@ def space_of(operator: str) -> Mapping[str, tuple[str, ...]]:
     if operator not in _OPERATORS:
         raise DialectError(f"There are no graphs of {operator!r}; known are {quoted_list(_OPERATORS)}.")
     known = _OPERATORS[operator]
-    space = {**_SPACE, **known.space}
+    space = {**COMMON, **known.space}
     if known.keeps_values:
         space["scale"] = ("same", "other")
     space["opset"] = tuple(each for each in _OPSETS if int(each) >= known.least_opset)
@@ -395,7 +395,7 @@ class _Builder:
         if operator.kind == "weighted":
             names += self._weighted(attributes)
         elif operator.kind == "binary":
-            names.append(self._second(first))
+            names += [] if case.value("second") == "none" else [self._second(first)]
         elif case.operator == "Where":
             names = [self._constant("condition", operator.constants[0]), first, self._constant("else", np.float32(0))]
             kind = case.value("input")

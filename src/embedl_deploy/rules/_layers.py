@@ -1,8 +1,10 @@
 """Ask a runtime that tells its layers: many small graphs in one file, as one question takes seconds."""
 
 import contextlib
+import itertools
+import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Self
@@ -13,11 +15,10 @@ from onnx import compose
 from embedl_deploy.dialect._ask import GROUP, Layer, by_node
 from embedl_deploy.dialect._model import read
 from embedl_deploy.errors import DialectError, quoted_list
-from embedl_deploy.rules._probe import FLOAT, INTEGER, REFUSED, Placement
+from embedl_deploy.rules._probe import FLOAT, INTEGER, REFUSED, UNTOLD, Placement
 
-UNTOLD = "untold"
-"""The outcome of a node of which the runtime tells nothing."""
-_AT_ONCE = 64
+_AT_ONCE = 256
+_NAMED = re.compile(r"\bcase(\d+)/")
 
 
 class LayersProbe:
@@ -25,6 +26,7 @@ class LayersProbe:
 
     # Graphs of one version of the operators go into one file; runtimes that convert ONNX hardly tell versions apart.
     plain_settings = frozenset({"opset"})
+    is_slow = True
 
     def __init__(self, runtime: str, version: str = "") -> None:
         found = {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -39,32 +41,39 @@ class LayersProbe:
         self._layers_of = found[runtime].load()
 
     def ask(self, models: Sequence[onnx.ModelProto]) -> Iterator[Placement]:
-        """Yield what the runtime makes of each model; what it refuses is found by halves."""
-        found: dict[int, Placement] = {}
-        by_opset: dict[int, list[int]] = {}
-        for place, model in enumerate(models):
-            by_opset.setdefault(model.opset_import[0].version, []).append(place)
-        for places in by_opset.values():
-            for start in range(0, len(places), _AT_ONCE):
-                self._ask(models, places[start : start + _AT_ONCE], found)
-        yield from (found[place] for place in range(len(models)))
+        """Yield what the runtime makes of each model."""
+        places = range(len(models))
+        for _, run in itertools.groupby(places, key=lambda place: models[place].opset_import[0].version):
+            run_of = list(run)
+            for some in (run_of[start : start + _AT_ONCE] for start in range(0, len(run_of), _AT_ONCE)):
+                found: dict[int, Placement] = {}
+                self._ask({place: _part(models[place], place) for place in some}, found)
+                for place in some:
+                    nodes = read(models[place]).graph.node
+                    yield {node.name: found[place].get(f"{_prefix(place)}{node.name}", UNTOLD) for node in nodes}
 
-    def _ask(self, models: Sequence[onnx.ModelProto], places: Sequence[int], found: dict[int, Placement]) -> None:
+    def _ask(self, parts: Mapping[int, onnx.ModelProto], found: dict[int, Placement]) -> None:
+        """Ask about graphs in one file; one that the runtime names when it refuses the file is left out, others are
+        found by halves.
+        """
         try:
-            layers = by_node(self._loaded(_joined([models[place] for place in places])))
+            layers = by_node(self._loaded(_joined(list(parts.values()))))
         except ImportError as exc:
             raise DialectError(f"{self.runtime} cannot be asked: {exc}") from exc
-        except Exception:  # noqa: BLE001 (whatever a runtime says of a file is an answer)
-            if len(places) == 1:
-                found[places[0]] = dict.fromkeys((node.name for node in read(models[places[0]]).graph.node), REFUSED)
-                return
-            middle = len(places) // 2
-            self._ask(models, places[:middle], found)
-            self._ask(models, places[middle:], found)
+        except Exception as exc:  # noqa: BLE001 (whatever a runtime says of a file is an answer)
+            named = {int(number) for number in _NAMED.findall(str(exc))} & set(parts)
+            if len(parts) == 1 or len(named) == 1:
+                place = next(iter(named or parts))
+                found[place] = {node.name: REFUSED for node in parts[place].graph.node}
+                halves = [[each for each in parts if each != place]]
+            else:
+                order = list(parts)
+                halves = [order[: len(order) // 2], order[len(order) // 2 :]]
+            for half in filter(None, halves):
+                self._ask({place: parts[place] for place in half}, found)
             return
-        for number, place in enumerate(places):
-            nodes = read(models[place]).graph.node
-            found[place] = {node.name: _word(layers.get(f"c{number}/{node.name}")) for node in nodes}
+        words = {name: _word(layer) for name, layer in layers.items()}
+        found |= dict.fromkeys(parts, words)
 
     def _loaded(self, model: onnx.ModelProto) -> Sequence[Layer]:
         with tempfile.TemporaryDirectory() as folder:
@@ -90,10 +99,19 @@ def _word(layer: Layer | None) -> str:
     return f"{INTEGER} {layer.op_type}" if layer.integer else FLOAT
 
 
-def _joined(models: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
-    """Put models side by side into one; names get the model's number in front."""
-    parts = [compose.add_prefix(model, f"c{number}/") for number, model in enumerate(models)]
-    whole = parts[0]
+def _prefix(place: int) -> str:
+    return f"case{place}/"
+
+
+def _part(model: onnx.ModelProto, place: int) -> onnx.ModelProto:
+    """Return a model whose names tell its place."""
+    return compose.add_prefix(model, _prefix(place))
+
+
+def _joined(parts: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
+    """Put models side by side into one."""
+    whole = onnx.ModelProto()
+    whole.CopyFrom(parts[0])
     for part in parts[1:]:
         for name in ("node", "initializer", "input", "output", "value_info"):
             getattr(whole.graph, name).extend(getattr(part.graph, name))

@@ -15,7 +15,7 @@ import json
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -29,6 +29,7 @@ from embedl_deploy.dialect._tables import ANY, FLOAT, Rule, RuleTable
 from embedl_deploy.errors import DialectError
 from embedl_deploy.rules._cases import (
     CENTER,
+    COMMON,
     Case,
     NoSuchGraphError,
     build,
@@ -39,21 +40,23 @@ from embedl_deploy.rules._cases import (
     space_of,
     twin_cases,
 )
-from embedl_deploy.rules._probe import FAILED, INTEGER, REFUSED, Placement, Probe
+from embedl_deploy.rules._probe import FAILED, INTEGER, REFUSED, UNTOLD, Placement, Probe
 from embedl_deploy.rules._tree import Leaf, Sample, grow, outcome_by
 from embedl_device.readers import UnreadableError, parse_json, read_plain
 
 _POOL, _ASKED, _TESTED, _BESIDE = 60, 20, 10, 20
 _COMMITTEE = 5
 _SHOWN = 2  # graphs of each rule of another version that are asked
-_AT_ONCE = 200
+_AT_ONCE = 1000
 _ACTIVATIONS = ("uint8", "int8", "uint16", "int16")
-_MOST_ROUNDS, _MORE_ROUNDS, _GOOD_ROUNDS = 12, 3, 2
+_MOST_ROUNDS, _MORE_ROUNDS, _GOOD_ROUNDS = 12, 4, 2
 _NEWEST_OPSET = 30
 _MOST_NODES = 40
 _OUTCOME = re.compile(r"(float|taken|untold|refused|crashed|timed out|integer [\w.:]{1,60})")
 
 Say = Callable[[str], None]
+# Graphs to ask, once and again, and in the end how well the operator is known.
+_Course = Generator[list[Case], None, "Lesson"]
 
 
 @dataclass
@@ -155,6 +158,9 @@ class Learner:
         self.random = Random(seed)  # noqa: S311 - nothing is kept secret by it
         self.prior = prior
         self._plain = frozenset(getattr(probe, "plain_settings", ()))
+        # To find out which graph of a file is refused takes most of the time: what one was refused for is not repeated.
+        self._is_slow = bool(getattr(probe, "is_slow", False))
+        self._refused: set[tuple[str, str]] = set()
         self._known: dict[str, list[Leaf]] = {}  # operators whose rules are another version's, which held
         self._samples = _Samples(self.journal, (graphs or Graphs()).facts)
         self._facts_of = self._samples.facts_of
@@ -163,33 +169,50 @@ class Learner:
         """Learn operators, all that there are graphs of when none is named."""
         chosen = list(names or operators())
         before = None if self.prior is None else _Samples(self.prior, self._facts_of)
-        if before is None:  # together, as some runtimes take seconds for a question of any size
-            self.ask(case for name in chosen for case in plain_cases(name))
-        lessons = []
-        for number, name in enumerate(chosen, 1):
-            lesson = None if before is None else self._compare(name, before)
-            if lesson is None or not lesson.is_known:
-                lesson = self._learn(name, lesson)
-            lessons.append(lesson)
-            if say is not None:
-                say(f"{number} of {len(chosen)}: {_words(lesson)}")
-        return self.table(), lessons
+        if self._is_slow:
+            self.ask(plain_cases(chosen[0]))
+            self._refused = self._refused_settings(chosen[0]) & {
+                (name, value) for name in COMMON for value in COMMON[name]
+            }
+        courses = {name: self._course(name, before) for name in chosen}
+        lessons: dict[str, Lesson] = {}
+        while courses:  # a round of all operators together: some runtimes take seconds for a question of any size
+            wanted: list[Case] = []
+            for name, course in list(courses.items()):
+                try:
+                    wanted += next(course)
+                except StopIteration as done:
+                    lessons[name] = done.value
+                    del courses[name]
+                    if say is not None:
+                        say(f"{len(lessons)} of {len(chosen)}: {_words(lessons[name])}")
+            self.ask(wanted)
+        return self.table(), [lessons[name] for name in chosen]
 
-    def _compare(self, operator: str, before: "_Samples") -> Lesson:
+    def _course(self, operator: str, before: "_Samples | None") -> _Course:
+        """Learn one operator: yield the graphs to ask next, go on when they were."""
+        begun = None if before is None else (yield from self._compare(operator, before))
+        if begun is not None and begun.is_known:
+            return begun
+        return (yield from self._learn(operator, begun))
+
+    def _compare(self, operator: str, before: "_Samples") -> _Course:
         """Ask the graphs that show another version's rules of an operator; its rules are kept where all answers are.
 
-        A few at random test them on this version, as they were tested on the other.
+        The plain ones and a few at random test them on this version, as they were tested on the other.
         """
         leaves = grow(before.of(operator))
         failing = before.failing(operator)
         shown = [sample.example for leaf in (*leaves, *failing) for sample in _apart(leaf.samples, _SHOWN)]
-        cases = [case for case in map(Case.parse, dict.fromkeys(shown)) if case.operator == operator]
+        plain = (*plain_cases(operator), *(plain_with(operator, kind) for kind in _ACTIVATIONS))
+        cases = [case for case in dict.fromkeys((*map(Case.parse, shown), *plain)) if case.operator == operator]
         fresh = list(itertools.islice((case for case in self._draw(operator) if case not in cases), _TESTED))
-        self.ask([*cases, *fresh])
-        asked = [case for case in (*cases, *fresh) if case in self.journal.answers]
+        yield [*cases, *fresh]
+        asked = [case for case in (*cases, *fresh) if self._is_told(case)]
         wrong = sum(self._expected(leaves, failing, case) != self.journal.answers[case][CENTER] for case in asked)
         theirs = before.journal.answers
-        same = all(theirs[case][CENTER] == self.journal.answers[case][CENTER] for case in cases if case in theirs)
+        both = [case for case in asked if case in theirs]
+        same = not wrong and all(theirs[case][CENTER] == self.journal.answers[case][CENTER] for case in both)
         if same:
             self._known[operator] = leaves
         return Lesson(operator, self._count(operator), len(asked), wrong, is_settled=not wrong, is_known=same)
@@ -209,26 +232,40 @@ class Learner:
 
     def _is_asked(self, case: Case) -> bool:
         """Tell whether a case has a graph and nothing that this runtime is not asked about."""
-        return not any(name in self._plain for name, _ in case.settings) and bool(self._facts_of(case))
+        if any(name in self._plain or (name, value) in self._refused for name, value in case.settings):
+            return False
+        return bool(self._facts_of(case))
 
-    def _learn(self, operator: str, begun: Lesson | None) -> Lesson:
+    def _refused_settings(self, operator: str) -> set[tuple[str, str]]:
+        """Return the settings with which alone an operator's graph does not run."""
+        answers = self.journal.answers
+        own = (case for case in answers if case.operator == operator and len(case.settings) == 1)
+        return {case.settings[0] for case in own if answers[case][CENTER] in FAILED}
+
+    def _is_told(self, case: Case) -> bool:
+        """Tell whether the runtime said what it made of a case."""
+        return self.journal.answers.get(case, {}).get(CENTER, UNTOLD) != UNTOLD
+
+    def _learn(self, operator: str, begun: Lesson | None) -> _Course:
         """Ask about an operator until its rules predict what is drawn at random."""
-        self.ask(plain_cases(operator))
+        yield plain_cases(operator)
         has_kernel = self._has_kernel(operator)
         if has_kernel:
-            self.ask(twin_cases(operator))
+            yield twin_cases(operator)
         tested, wrong = (begun.tested, begun.wrong) if begun is not None else (0, 0)
         good = 0
-        for _ in range(_MOST_ROUNDS if begun is None else _MORE_ROUNDS):
+        for _ in range(_MORE_ROUNDS if begun is not None or self._is_slow else _MOST_ROUNDS):
             own = self._samples.of(operator)
             leaves, failing = grow(own), self._samples.failing(operator)
-            pool = list(self._draw(operator))
+            pool = [case for case in self._draw(operator) if not self._is_slow or not self._fails(failing, case)]
             fresh, rest = pool[:_TESTED], pool[_TESTED:]
             committee = [grow(own, self.random) for _ in range(_COMMITTEE)]
             doubts = [(self._doubt(committee, case), case) for case in rest]
             doubtful = [case for doubt, case in sorted(doubts, key=lambda each: -each[0]) if doubt > 0][:_ASKED]
-            fresh += self._beside(operator, leaves)
-            self.ask([*fresh, *doubtful])
+            beside = self._beside(operator, leaves)
+            fresh += [case for case in beside if not self._is_slow or not self._fails(failing, case)]
+            yield [*fresh, *doubtful]
+            fresh = [case for case in fresh if self._is_told(case)]
             errors = sum(self._expected(leaves, failing, case) != self.journal.answers[case][CENTER] for case in fresh)
             tested, wrong = tested + len(fresh), wrong + errors
             good = 0 if errors else good + 1
@@ -261,6 +298,9 @@ class Learner:
         facts = self._center(case)
         failed = outcome_by(failing, facts)
         return failed if failed in FAILED else outcome_by(leaves, facts)
+
+    def _fails(self, failing: Sequence[Leaf], case: Case) -> bool:
+        return outcome_by(failing, self._center(case)) in FAILED
 
     def _center(self, case: Case) -> dict[str, str]:
         # What stands before the center is an input, a Relu or a move, all of them in float.
@@ -328,7 +368,8 @@ class _Samples:
             if node.name == CENTER:
                 outcome = placement[CENTER] if failed else FLOAT
                 self._found.setdefault(ANY, []).append(Sample(node.facts, outcome, str(case), size))
-            if not failed and operator not in NOT_COMPUTING and node.name in placement:
+            # What a runtime does not tell teaches nothing: where it tells of such a node, that is the rule.
+            if not failed and operator not in NOT_COMPUTING and placement.get(node.name, UNTOLD) != UNTOLD:
                 sample = Sample(node.known(placement), placement[node.name], str(case), size)
                 self._found.setdefault(operator, []).append(sample)
 

@@ -27,6 +27,8 @@ from embedl_device.readers import UnreadableError, parse_json
 
 FLOAT, TAKEN, REFUSED, INTEGER = "float", "taken", "refused", "integer"
 CRASHED, TIMED_OUT = "crashed", "timed out"
+UNTOLD = "untold"
+"""The outcome of a node of which the runtime tells nothing."""
 FAILED = frozenset({REFUSED, CRASHED, TIMED_OUT})
 """What becomes of a whole graph that does not run."""
 _WORKER = Path(__file__).with_name("_worker.py")

@@ -117,7 +117,7 @@ def _learn(probe: Probe, folder: Path, operators: Sequence[str], graphs: Graphs,
     if say is not None:
         damaged = f", {journal.damaged} lines tell nothing and are asked again" if journal.damaged else ""
         say(f"{name}: {len(journal.answers)} graphs are known{damaged}")
-    learner = Learner(probe, journal, graphs=graphs, prior=_nearest(folder, probe))
+    learner = Learner(probe, journal, graphs=graphs, prior=_nearest(folder, probe, len(journal.answers)))
     table, lessons = learner.run(operators, say=None if say is None else lambda line: say(f"{name}: {line}"))
     path = folder / f"{probe.runtime}-{probe.version}.json"
     try:
@@ -127,15 +127,16 @@ def _learn(probe: Probe, folder: Path, operators: Sequence[str], graphs: Graphs,
     return Learnt(probe.runtime, probe.version, table, path, tuple(lessons))
 
 
-def _nearest(folder: Path, probe: Probe) -> Journal | None:
-    """Return the journal of the version that is next to a probe's and has a table: it was learnt to the end."""
+def _nearest(folder: Path, probe: Probe, asked: int) -> Journal | None:
+    """Return the journal of the version that is next to a probe's, has a table and knows more than is known of it."""
     own = number(probe.version)
     found = []
     for path in folder.glob(f"{probe.runtime}-*.jsonl"):
         version = path.stem.removeprefix(f"{probe.runtime}-")
         if version != probe.version and number(version) and path.with_suffix(".json").exists():
             found.append((_apart(own, number(version)), path))
-    return Journal.open(min(found)[1]) if found else None
+    nearest = Journal.open(min(found)[1]) if found else None
+    return nearest if nearest is not None and len(nearest.answers) > asked else None
 
 
 def _apart(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:

@@ -36,8 +36,8 @@ class Runtime:
             kinds = ("uint8",) if self.version == "1" else ("uint8", "int8")
             nodes = facts_of(read(model))
             placed = dict.fromkeys((node.name for node in nodes), "float")
-            for node in nodes:
-                if node.name == CENTER and node.facts["input 0"] in kinds and node.facts["output"] in kinds:
+            for facts in (node.facts for node in nodes if node.name == CENTER):
+                if facts["operator"] == "Sigmoid" and facts["input 0"] in kinds and facts["output"] in kinds:
                     placed[CENTER] = "integer QSigmoid"
             yield placed
 
