@@ -311,7 +311,9 @@ class _BothSidesPlacement:
         edges = self.boundaries.edges
         for node in reversed(self.view.order):
             # What moves values commutes with rounding: its input may carry its output's format.
-            after = self.boundaries.held(node.output[0]) if node.op_type in TRANSPARENT else None
+            # A table of constants is rounded where it lies, or not at all.
+            moves = node.op_type in TRANSPARENT and not self.view.is_constant(node.input[0])
+            after = self.boundaries.held(node.output[0]) if moves else None
             if after is not None and self.boundaries.held(node.input[0]) is None:
                 edges[node.name, 0] = self.boundaries.like(node.input[0], after)
         for node in self.view.order:

@@ -204,7 +204,8 @@ def _targets(qdq: QdqModel, dialect: Dialect) -> tuple[list[Layer], set[str]]:
         # Rules of other runtimes do not say which kernel it is: whatever could be one is treated as one.
         names = {
             layer.node.name for layer in layers(qdq)
-            if qdq.weights[layer.weight].params.type == "int8"
+            # A transposed convolution adds what falls on one place: no pairs that its weight alone tells of.
+            if qdq.weights[layer.weight].params.type == "int8" and layer.node.op_type != "ConvTranspose"
             and not _is_depthwise(layer.node, qdq.weights[layer.weight].values.shape)
         }  # fmt: skip
     return [layer for layer in layers(qdq) if layer.node.name in names], written

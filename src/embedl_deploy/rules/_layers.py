@@ -53,9 +53,7 @@ class LayersProbe:
                     yield {node.name: found[place].get(f"{_prefix(place)}{node.name}", UNTOLD) for node in nodes}
 
     def _ask(self, parts: Mapping[int, onnx.ModelProto], found: dict[int, Placement]) -> None:
-        """Ask about graphs in one file; one that the runtime names when it refuses the file is left out, others are
-        found by halves.
-        """
+        """Ask about graphs in one file; when it is refused, leave out the graph that is named, or ask by halves."""
         try:
             layers = by_node(self._loaded(_joined(list(parts.values()))))
         except ImportError as exc:

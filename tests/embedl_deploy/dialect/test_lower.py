@@ -446,3 +446,31 @@ def test_any_chain_comes_back_with_its_scales(seed: int, kind: str) -> None:
     second = lower(lower(first, "onnxruntime-x86"), "tensorrt")
     assert scales(first) == scales(second)
     assert json.loads(metadata(first)["edgeproof.origin"]) == json.loads(metadata(second)["edgeproof.origin"])
+
+
+@pytest.mark.parametrize("dialect", ["onnxruntime-x86", "openvino", "litert"])
+def test_a_table_of_constants_gets_no_pair_of_its_own(dialect: str) -> None:
+    """A Gather from quantized constants whose result is rounded too: the file is valid and gives the same numbers."""
+    net = Graph(seed=4)
+    net.input("x", [1, 16])
+    index = net.constant("rows", [0, 2, 1], np.int64)
+    net.node("Gather", [net.weight("words", (6, 16), axis=None), index], "g")
+    net.node("Add", [net.qdq("g", 0.008), net.qdq("x", 0.02)], "a")
+    net.node("Gemm", [net.qdq("a", 0.03), net.weight("w", (10, 16)), net.bias("b", 10)], "y", transB=1)
+    model = net.model("y")
+    lowered = lower(model, dialect)
+    onnx.checker.check_model(lowered, full_check=True)
+    feed = sample(1, (1, 16))
+    before, after = (ort.InferenceSession(each.SerializeToString()).run(None, feed)[0] for each in (model, lowered))
+    assert np.abs(before - after).max() < 0.1 * np.abs(before).max()
+
+
+def test_a_transposed_convolution_is_lowered_with_samples() -> None:
+    """Its weight runs otherwise than a convolution's, and no pairs are looked for in it."""
+    net = Graph(seed=5)
+    x = net.qdq(net.input("x", [1, 8, 6, 6]), 0.03)
+    net.node("ConvTranspose", [x, net.weight("w", (8, 4, 2, 2), axis=1), net.bias("b", 4)], "t", strides=[2, 2])
+    net.node("Relu", ["t"], "y")
+    lowered = lower(net.model("y"), "openvino", samples=[sample(seed, (1, 8, 6, 6)) for seed in range(2)])
+    onnx.checker.check_model(lowered, full_check=True)
+    assert any(node.op_type == "ConvTranspose" for node in lowered.graph.node)
