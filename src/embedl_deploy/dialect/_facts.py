@@ -32,6 +32,15 @@ _OPSETS = (14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25)
 BEFORE_RUNS = "before, runs in"
 """The fact that follows from others: what whoever makes a node's operand runs in, ``integer`` or ``float``."""
 
+POINTWISE = frozenset({
+    "Abs", "Add", "Clip", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "Neg",
+    "PRelu", "Pow", "Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh", "Where",
+})  # fmt: skip
+_MOST_STEPS = 20
+BEYOND = frozenset({"input 0, made by", "input 1, made by", "output, goes to", "chain from", "chain to"})
+"""What stands behind the rounding on either side. A runtime that fuses Q/DQ where they stand, as ONNX Runtime does,
+never looks there; one that carries integers from kernel to kernel does."""
+
 
 class NodeFacts(NamedTuple):
     """A node, and what may decide where it runs."""
@@ -76,6 +85,7 @@ class _Facts:
         found |= self._shape_facts(node)
         found |= self._before(node)
         found |= self._after(node)
+        found |= self._beyond(node)
         found |= dict(_attributes(node, self.qdq.opset))
         return found
 
@@ -136,6 +146,49 @@ class _Facts:
             return NONE
         alone = self.reads[boundary] == 1 and (moved is None or len(self.view.readers.get(moved.output[0], [])) == 1)
         return "one" if alone else "more"
+
+    def _beyond(self, node: onnx.NodeProto) -> dict[str, str]:
+        """Tell who makes what a node reads and who reads what it makes, whether rounded in between or not."""
+        first, last = node, node
+        for _ in range(_MOST_STEPS):
+            maker = self._maker_of(first, 0)
+            if first.op_type not in POINTWISE or maker is None or self.view.only_reader(maker.output[0]) is None:
+                break
+            first = maker
+        for _ in range(_MOST_STEPS):
+            reader = self.view.only_reader(last.output[0])
+            if reader is None or reader.op_type not in POINTWISE | MOVING:
+                break
+            last = reader
+        return {
+            "input 0, made by": self._made_by(node, 0), "input 1, made by": self._made_by(node, 1),
+            "output, goes to": self._goes_to(node), "chain to": self._goes_to(last),
+            "chain from": self._made_by(first, 0) if first.op_type in POINTWISE else _class(first),
+        }  # fmt: skip
+
+    def _maker_of(self, node: onnx.NodeProto, index: int) -> onnx.NodeProto | None:
+        return self.view.maker.get(node.input[index]) if index < len(node.input) else None
+
+    def _made_by(self, node: onnx.NodeProto, index: int) -> str:
+        if index >= len(node.input) or not node.input[index] or self.view.is_constant(node.input[index]):
+            return NONE
+        maker = self._maker_of(node, index)
+        return "input" if maker is None else _class(maker)
+
+    def _goes_to(self, node: onnx.NodeProto) -> str:
+        """Tell who reads a result, if only after it was moved."""
+        found: set[str] = set()
+        waiting = [(node, 0)]
+        while waiting:
+            current, depth = waiting.pop()
+            for name in current.output:
+                found |= {"output"} if name in self.view.outputs else set()
+                for reader, _ in self.view.readers.get(name, []):
+                    if reader.op_type in MOVING and depth < _MOST_STEPS:
+                        waiting.append((reader, depth + 1))
+                    else:
+                        found.add(_class(reader))
+        return ", ".join(sorted(found)) or NONE
 
     def _shape_facts(self, node: onnx.NodeProto) -> dict[str, str]:
         shapes = [self._shape(name) for name in node.input[:2] if name]
@@ -267,6 +320,13 @@ class _Facts:
             within = (low is None or bottom >= low) and (high is None or top <= high)
             return "within the clip" if within else "beyond the clip"
         return "at the minimum" if int(params.zero_point) == least else "elsewhere"
+
+
+def _class(node: onnx.NodeProto) -> str:
+    """Return what an operator is to its neighbors."""
+    if node.op_type in WEIGHTED:
+        return "weighted"
+    return "pointwise" if node.op_type in POINTWISE else "moving" if node.op_type in MOVING else node.op_type
 
 
 def _attributes(node: onnx.NodeProto, opset: int) -> Iterator[tuple[str, str]]:

@@ -31,13 +31,14 @@ _BEFORE = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "
 _AFTER = ("Transpose", "Reshape", "Slice", "Flatten", "Unsqueeze", "Gather")
 COMMON: Mapping[str, tuple[str, ...]] = {
     "input": _ACTIVATIONS,
-    "before": ("input", "Relu", *_BEFORE),
+    "before": ("input", "Relu", *_BEFORE, "Conv"),
     "zero": ("middle", "minimum"),
     "read by": ("one", "more"),
     "output": ("uint8", "float", "model", "int8", "float and Q", "two Q", "uint16", "int16"),
     "output zero": ("middle", "minimum"),
     "output read by": ("one", "more"),
     "scale": ("other", "same"),
+    "goes to": ("output", "Conv", "GlobalAveragePool", "Mul", "Conv and Mul"),
     "after": ("nothing", "Relu", "Clip", "Sigmoid", "Add", *_AFTER),
     "sizes": ("fixed", "open"),
     "opset": _OPSETS,
@@ -211,8 +212,11 @@ def plain_cases(operator: str) -> list[Case]:
     return [plain, *others, Case.of(operator, {"input": "float", "output": "float"}), plain_with(operator, "int8")]
 
 
-def twin_cases(operator: str) -> list[Case]:
-    """Return the cases that differ in one setting from the operator's twins: all signed, 16 bits, and in float."""
+def twin_cases(operator: str, *, beyond: bool = False) -> list[Case]:
+    """Return the cases that differ in one setting from the operator's twins: all signed, 16 bits, and in float.
+
+    With ``beyond``, those between integer kernels instead of 16 bits: some runtimes look so far.
+    """
     space = space_of(operator)
     floats = {name: "float" for name in ("input", "second") if name in space}
     if "activation float" in space.get("weight", ()):
@@ -220,6 +224,8 @@ def twin_cases(operator: str) -> list[Case]:
     # Versions of the operators are drawn at random: few rules change with them, and they are many.
     settings = [(name, value) for name, values in space.items() if name != "opset" for value in values[1:]]
     twins = [dict(plain_with(operator, kind).settings) for kind in ("int8", "uint16")]
+    if beyond:
+        twins = [{"before": "Conv", "goes to": "Conv"}, {"goes to": "Conv"}, twins[0]]
     found = [{**twin, name: value} for twin in twins for name, value in settings]
     # What stands around an operator that reads floats must not be mistaken for the reason that another is integer.
     found += [{name: value, **floats} for name, value in settings if name in _AROUND]
@@ -328,6 +334,8 @@ class _Builder:
         is_moved = before in _BEFORE
         if not is_moved:
             self._declare(name, shape)
+        if before == "Conv":
+            name = self._between(name, shape)
         if before == "Relu":
             self.nodes.append(helper.make_node("Relu", [name], [f"{name}/relu"], name=f"{name}/relu"))
             name = f"{name}/relu"
@@ -340,6 +348,25 @@ class _Builder:
             self._read(f"{name}/also", 0, name, "float" if is_moved else kind)
             self._output(f"{name}/also")
         return name
+
+    def _between(self, name: str, shape: Sequence[int]) -> str:
+        """Put an integer kernel behind a tensor that keeps its shape; return its result."""
+        result = f"{name}/made"
+        self._weigh(name, result, shape)
+        return result
+
+    def _weigh(self, name: str, result: str, shape: Sequence[int]) -> None:
+        """Read a tensor by a convolution with quantized weights, or by a product where it is no image."""
+        self.weights[f"{result}/w"] = self._ones(shape)
+        kind = "Conv" if len(shape) == 4 else "MatMul"
+        self.nodes.append(helper.make_node(kind, [name, f"{result}/w"], [result], name=result))
+        self.edges[result, 0] = name, self._params("uint8")
+
+    def _ones(self, shape: Sequence[int]) -> Weight:
+        size = int(shape[1] if len(shape) == 4 else shape[-1])
+        params = per_tensor(0.01, 0, "int8")
+        values = np.eye(size, dtype=np.float32)
+        return Weight(params.quantize(values[:, :, None, None] if len(shape) == 4 else values), params)
 
     def _moved(self, name: str, shape: tuple[int, ...], mover: str, kind: str) -> str:
         """Declare an input and move it into a shape behind its DQ; return what is read."""
@@ -564,11 +591,42 @@ class _Builder:
         if kind == "two Q":
             self._read_out(tensor, f"{tensor}/second", number, 0.07)
 
+    def _reader(self, tensor: str, name: str) -> onnx.NodeProto:
+        """Add the node that reads what was made, behind its Q and DQ, and makes an output of the model."""
+        kind = self.case.value("goes to").removesuffix(" and Mul")
+        if kind == "Conv":
+            self._weigh(tensor, name, self._shape_of(tensor))
+            self.nodes[-1].name = f"output/{name}"
+            self.edges.pop((name, 0))
+        elif kind == "Mul":
+            two = self._constant(f"{name}/two", np.float32(2))
+            self.nodes.append(helper.make_node("Mul", [tensor, two], [name], name=f"output/{name}"))
+        else:
+            kind = "Identity" if kind == "output" else kind
+            self.nodes.append(helper.make_node(kind, [tensor], [name], name=f"output/{name}"))
+        self._output(name)
+        return self.nodes[-1]
+
+    def _shape_of(self, tensor: str) -> tuple[int, ...]:
+        """Infer the shape of what was made so far."""
+        weights = [helper.make_tensor_value_info(name, TensorProto.FLOAT, weight.values.shape)
+                   for name, weight in self.weights.items()]  # fmt: skip
+        end = helper.make_empty_tensor_value_info(tensor)
+        end.type.tensor_type.elem_type = TensorProto.FLOAT
+        graph = helper.make_graph(self.nodes, "part", [*self.inputs, *weights], [end], self.constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
+        try:
+            found = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph.output[0].type.tensor_type
+        except onnx.shape_inference.InferenceError as exc:
+            raise NoSuchGraphError(str(exc)) from exc
+        sizes = tuple(each.dim_value for each in found.shape.dim)
+        if len(sizes) < 2 or 0 in sizes[1:]:
+            raise NoSuchGraphError
+        return sizes
+
     def _read_out(self, tensor: str, name: str, kind: str, scale: float | None) -> None:
         """Let a Q and DQ end in an output of the model."""
-        node = helper.make_node("Identity", [tensor], [name], name=f"output/{name}")
-        self.nodes.append(node)
-        self._output(name)
+        node = self._reader(tensor, name)
         zero = self.case.value("output zero")
         if scale == _SCALE:
             zero = self.case.value("zero")
@@ -576,6 +634,12 @@ class _Builder:
             scale = _CLIP_SCALE  # which ends where the Clip does
         params = self._params(kind, zero=zero, scale=_OTHER_SCALE if scale is None else scale)
         self.edges[node.name, 0] = tensor, params
+        if self.case.value("goes to") == "Conv and Mul":
+            also = helper.make_node("Mul", [tensor, self._constant(f"{name}/two", np.float32(2))], [f"{name}/twice"],
+                                    name=f"{name}/twice")  # fmt: skip
+            self.nodes.append(also)
+            self._output(also.output[0])
+            self.edges[also.name, 0] = tensor, params
         if self.case.value("output read by") == "more":
             for number in range(2):
                 also = helper.make_node("Neg", [tensor], [f"{name}/also{number}"], name=f"{name}/also{number}")

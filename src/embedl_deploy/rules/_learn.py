@@ -15,7 +15,7 @@ import json
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -23,7 +23,7 @@ from random import Random
 import onnx
 from onnx import TensorProto, helper
 
-from embedl_deploy.dialect._facts import NOT_COMPUTING, NodeFacts, facts_of
+from embedl_deploy.dialect._facts import BEYOND, NOT_COMPUTING, NodeFacts, facts_of
 from embedl_deploy.dialect._model import read
 from embedl_deploy.dialect._tables import ANY, FLOAT, Rule, RuleTable
 from embedl_deploy.errors import DialectError
@@ -161,19 +161,22 @@ class Learner:
         # To find out which graph of a file is refused takes most of the time: what one was refused for is not repeated.
         self._is_slow = bool(getattr(probe, "is_slow", False))
         self._refused: set[tuple[str, str]] = set()
+        self._opset = ""  # in which graphs are asked that name none
         self._known: dict[str, list[Leaf]] = {}  # operators whose rules are another version's, which held
-        self._samples = _Samples(self.journal, (graphs or Graphs()).facts)
+        left_out = frozenset() if self._is_slow else BEYOND
+        self._samples = _Samples(self.journal, (graphs or Graphs()).facts, left_out)
         self._facts_of = self._samples.facts_of
 
     def run(self, names: Sequence[str] | None = None, *, say: Say | None = None) -> tuple[RuleTable, list[Lesson]]:
         """Learn operators, all that there are graphs of when none is named."""
         chosen = list(names or operators())
-        before = None if self.prior is None else _Samples(self.prior, self._facts_of)
+        before = None if self.prior is None else _Samples(self.prior, self._facts_of, self._samples.left_out)
         if self._is_slow:
             self.ask(plain_cases(chosen[0]))
             self._refused = self._refused_settings(chosen[0]) & {
                 (name, value) for name in COMMON for value in COMMON[name]
             }
+        self._opset = self._newest_fused(chosen[0])
         courses = {name: self._course(name, before) for name in chosen}
         lessons: dict[str, Lesson] = {}
         while courses:  # a round of all operators together: some runtimes take seconds for a question of any size
@@ -205,7 +208,8 @@ class Learner:
         failing = before.failing(operator)
         shown = [sample.example for leaf in (*leaves, *failing) for sample in _apart(leaf.samples, _SHOWN)]
         plain = (*plain_cases(operator), *(plain_with(operator, kind) for kind in _ACTIVATIONS))
-        cases = [case for case in dict.fromkeys((*map(Case.parse, shown), *plain)) if case.operator == operator]
+        asked_for = dict.fromkeys(map(self._fitted, (*map(Case.parse, shown), *plain)))
+        cases = [case for case in asked_for if case.operator == operator]
         fresh = list(itertools.islice((case for case in self._draw(operator) if case not in cases), _TESTED))
         yield [*cases, *fresh]
         asked = [case for case in (*cases, *fresh) if self._is_told(case)]
@@ -236,6 +240,27 @@ class Learner:
             return False
         return bool(self._facts_of(case))
 
+    def _newest_fused(self, operator: str) -> str:
+        """Return the newest version of the operators in which an operator's plain graph runs in integers.
+
+        A runtime may read a newer one and fuse nothing of it: files for it are written in this one, so it is learned.
+        """
+        if "opset" in self._plain:
+            return ""
+        plain = Case(operator)
+        known = [plain.with_setting("opset", each) for each in space_of(operator)["opset"]]
+        usual = [case for case in known if int(case.value("opset")) <= int(plain.value("opset"))]
+        self.ask(usual)
+        fused = [case for case in usual if self.journal.answers.get(case, {}).get(CENTER, "").startswith(INTEGER)]
+        return max((case.value("opset") for case in fused), key=int, default="")
+
+    def _fitted(self, case: Case) -> Case:
+        """Return a case in the version of the operators that this runtime is asked in, where it has a graph in it."""
+        if not self._opset or "opset" in dict(case.settings) or self._opset not in space_of(case.operator)["opset"]:
+            return case
+        fitted = case.with_setting("opset", self._opset)
+        return fitted if self._facts_of(fitted) else case
+
     def _refused_settings(self, operator: str) -> set[tuple[str, str]]:
         """Return the settings with which alone an operator's graph does not run."""
         answers = self.journal.answers
@@ -248,10 +273,10 @@ class Learner:
 
     def _learn(self, operator: str, begun: Lesson | None) -> _Course:
         """Ask about an operator until its rules predict what is drawn at random."""
-        yield plain_cases(operator)
-        has_kernel = self._has_kernel(operator)
+        yield [*map(self._fitted, plain_cases(operator))]
+        has_kernel = self._has_kernel(operator) or self._is_slow  # between other kernels it may have one
         if has_kernel:
-            yield twin_cases(operator)
+            yield [*map(self._fitted, twin_cases(operator, beyond=self._is_slow))]
         tested, wrong = (begun.tested, begun.wrong) if begun is not None else (0, 0)
         good = 0
         for _ in range(_MORE_ROUNDS if begun is not None or self._is_slow else _MOST_ROUNDS):
@@ -278,7 +303,7 @@ class Learner:
 
     def _draw(self, operator: str) -> Iterator[Case]:
         """Draw graphs that were not run."""
-        drawn = dict.fromkeys(random_case(operator, self.random) for _ in range(_POOL))
+        drawn = dict.fromkeys(self._fitted(random_case(operator, self.random)) for _ in range(_POOL))
         return (case for case in drawn if case not in self.journal.answers and self._is_asked(case))
 
     def _beside(self, operator: str, leaves: Sequence[Leaf]) -> list[Case]:
@@ -340,8 +365,11 @@ class Learner:
 class _Samples:
     """The nodes of a journal's graphs as samples, by operator; those of ``*`` tell which graphs run at all."""
 
-    def __init__(self, journal: Journal, facts_of: Callable[[Case], list[NodeFacts]]) -> None:
+    def __init__(
+        self, journal: Journal, facts_of: Callable[[Case], list[NodeFacts]], left_out: frozenset[str]
+    ) -> None:  # fmt: skip
         self.journal = journal
+        self.left_out = left_out
         self.facts_of = facts_of
         self._found: dict[str, list[Sample]] = {}
         self._counted = 0
@@ -359,6 +387,9 @@ class _Samples:
         """Return what is known of graphs of an operator that do not run."""
         return grow([each for each in self.of(ANY) if each.facts["operator"] == operator])
 
+    def _of(self, facts: Mapping[str, str]) -> dict[str, str]:
+        return {name: value for name, value in facts.items() if name not in self.left_out}
+
     def _note(self, case: Case, placement: Placement) -> None:
         nodes = self.facts_of(case)
         size = len(nodes) + len(case.settings)
@@ -367,10 +398,10 @@ class _Samples:
             operator = node.facts["operator"]
             if node.name == CENTER:
                 outcome = placement[CENTER] if failed else FLOAT
-                self._found.setdefault(ANY, []).append(Sample(node.facts, outcome, str(case), size))
+                self._found.setdefault(ANY, []).append(Sample(self._of(node.facts), outcome, str(case), size))
             # What a runtime does not tell teaches nothing: where it tells of such a node, that is the rule.
             if not failed and operator not in NOT_COMPUTING and placement.get(node.name, UNTOLD) != UNTOLD:
-                sample = Sample(node.known(placement), placement[node.name], str(case), size)
+                sample = Sample(self._of(node.known(placement)), placement[node.name], str(case), size)
                 self._found.setdefault(operator, []).append(sample)
 
 

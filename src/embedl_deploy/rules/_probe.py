@@ -63,6 +63,7 @@ class OnnxRuntimeProbe:
     """Asks the ONNX Runtime of an interpreter, in a process that is started anew when a graph crashes or hangs it."""
 
     runtime = "onnxruntime"
+    plain_settings = frozenset({"goes to"})  # it decides on one operator and the Q/DQ around it
 
     def __init__(
         self, python: Path | str | None = None, *, start_s: float = _START_S, answer_s: float = _ANSWER_S
