@@ -212,20 +212,15 @@ def plain_cases(operator: str) -> list[Case]:
     return [plain, *others, Case.of(operator, {"input": "float", "output": "float"}), plain_with(operator, "int8")]
 
 
-def twin_cases(operator: str, *, beyond: bool = False) -> list[Case]:
-    """Return the cases that differ in one setting from the operator's twins: all signed, 16 bits, and in float.
-
-    With ``beyond``, those between integer kernels instead of 16 bits: some runtimes look so far.
-    """
+def twin_cases(operator: str) -> list[Case]:
+    """Return the cases that differ in one setting from the operator's twins: all signed, 16 bits, and in float."""
     space = space_of(operator)
     floats = {name: "float" for name in ("input", "second") if name in space}
     if "activation float" in space.get("weight", ()):
         floats["weight"] = "activation float"
     # Versions of the operators are drawn at random: few rules change with them, and they are many.
-    settings = [(name, value) for name, values in space.items() if name != "opset" for value in values[1:]]
+    settings = _settings(operator)
     twins = [dict(plain_with(operator, kind).settings) for kind in ("int8", "uint16")]
-    if beyond:
-        twins = [{"before": "Conv", "goes to": "Conv"}, {"goes to": "Conv"}, twins[0]]
     found = [{**twin, name: value} for twin in twins for name, value in settings]
     # What stands around an operator that reads floats must not be mistaken for the reason that another is integer.
     found += [{name: value, **floats} for name, value in settings if name in _AROUND]
@@ -234,6 +229,19 @@ def twin_cases(operator: str, *, beyond: bool = False) -> list[Case]:
     for some in (some for size in (2, 3) for some in itertools.combinations(counted, size)):
         found += [{**twin, **dict.fromkeys(some, "more")} for twin in ({}, twins[0])]
     return [Case.of(operator, each) for each in found]
+
+
+def few_twin_cases(operator: str, *, beyond: bool) -> list[Case]:
+    """Return what a runtime that takes seconds for a file is asked instead: all signed, and between integer kernels."""
+    twins = [dict(plain_with(operator, "int8").settings)]
+    if beyond:
+        twins.append({"before": "Conv", "goes to": "Conv"})
+    return [Case.of(operator, {**twin, name: value}) for twin in twins for name, value in _settings(operator)]
+
+
+def _settings(operator: str) -> list[tuple[str, str]]:
+    space = space_of(operator)
+    return [(name, value) for name, values in space.items() if name != "opset" for value in values[1:]]
 
 
 def random_case(operator: str, random: Random) -> Case:

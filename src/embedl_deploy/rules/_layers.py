@@ -17,15 +17,18 @@ from embedl_deploy.dialect._model import read
 from embedl_deploy.errors import DialectError, quoted_list
 from embedl_deploy.rules._probe import FLOAT, INTEGER, REFUSED, UNTOLD, Placement
 
-_AT_ONCE = 256
+# The types of an operator's own tensors choose its kernel, and the converter needs sizes: fewer questions will do.
+_BY_OPERATOR = frozenset({"litert"})
+_OF_OTHERS = frozenset({
+    "goes to", "sizes", "zero", "output zero", "read by", "second read by", "output read by",
+})  # fmt: skip
+_AT_ONCE = 128
 _NAMED = re.compile(r"\bcase(\d+)/")
 
 
 class LayersProbe:
     """Asks a runtime by the function that an installed package names for it (``embedl_deploy.runtimes``)."""
 
-    # Graphs of one version of the operators go into one file; runtimes that convert ONNX hardly tell versions apart.
-    plain_settings = frozenset({"opset"})
     is_slow = True
 
     def __init__(self, runtime: str, version: str = "") -> None:
@@ -38,6 +41,9 @@ class LayersProbe:
             )
         self.runtime = runtime
         self.version = version
+        self.looks_beyond = runtime not in _BY_OPERATOR
+        # Graphs of one opset go into one file, and runtimes that convert ONNX hardly tell opsets apart.
+        self.plain_settings = frozenset({"opset"}) | (frozenset() if self.looks_beyond else _OF_OTHERS)
         self._layers_of = found[runtime].load()
 
     def ask(self, models: Sequence[onnx.ModelProto]) -> Iterator[Placement]:

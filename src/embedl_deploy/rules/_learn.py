@@ -33,6 +33,7 @@ from embedl_deploy.rules._cases import (
     Case,
     NoSuchGraphError,
     build,
+    few_twin_cases,
     operators,
     plain_cases,
     plain_with,
@@ -49,7 +50,7 @@ _COMMITTEE = 5
 _SHOWN = 2  # graphs of each rule of another version that are asked
 _AT_ONCE = 1000
 _ACTIVATIONS = ("uint8", "int8", "uint16", "int16")
-_MOST_ROUNDS, _MORE_ROUNDS, _GOOD_ROUNDS = 12, 4, 2
+_MOST_ROUNDS, _MORE_ROUNDS, _SLOW_ROUNDS, _GOOD_ROUNDS = 12, 4, 1, 2
 _NEWEST_OPSET = 30
 _MOST_NODES = 40
 _OUTCOME = re.compile(r"(float|taken|untold|refused|crashed|timed out|integer [\w.:]{1,60})")
@@ -163,7 +164,8 @@ class Learner:
         self._refused: set[tuple[str, str]] = set()
         self._opset = ""  # in which graphs are asked that name none
         self._known: dict[str, list[Leaf]] = {}  # operators whose rules are another version's, which held
-        left_out = frozenset() if self._is_slow else BEYOND
+        self._looks_beyond = bool(getattr(probe, "looks_beyond", False))
+        left_out = frozenset() if self._looks_beyond else BEYOND
         self._samples = _Samples(self.journal, (graphs or Graphs()).facts, left_out)
         self._facts_of = self._samples.facts_of
 
@@ -276,10 +278,12 @@ class Learner:
         yield [*map(self._fitted, plain_cases(operator))]
         has_kernel = self._has_kernel(operator) or self._is_slow  # between other kernels it may have one
         if has_kernel:
-            yield [*map(self._fitted, twin_cases(operator, beyond=self._is_slow))]
+            twins = few_twin_cases(operator, beyond=self._looks_beyond) if self._is_slow else twin_cases(operator)
+            yield [*map(self._fitted, twins)]
         tested, wrong = (begun.tested, begun.wrong) if begun is not None else (0, 0)
         good = 0
-        for _ in range(_MORE_ROUNDS if begun is not None or self._is_slow else _MOST_ROUNDS):
+        rounds = _SLOW_ROUNDS if self._is_slow else _MOST_ROUNDS if begun is None else _MORE_ROUNDS
+        for _ in range(rounds):
             own = self._samples.of(operator)
             leaves, failing = grow(own), self._samples.failing(operator)
             pool = [case for case in self._draw(operator) if not self._is_slow or not self._fails(failing, case)]
