@@ -13,12 +13,15 @@ It is no benchmark of `./bench` yet: no result on all thirty networks is kept.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import cache
 import report
 from deploy import dialect_nets
 from figures import Figure, declared, rate
@@ -62,14 +65,24 @@ def by_hand(runtime: str, model: Any, qdq: Any) -> Mapping[str, str]:  # noqa: A
     return {row.node: "integer" if row.state in ("integer", "unfused") else row.state for row in rows}
 
 
-def judge(runtime: str, probe: Any, table: RuleTable, path: Path) -> Data:  # noqa: ANN401 - any probe
+def answer_of(probe: Any, model: Any, path: Path, *, fresh: bool = False) -> dict[str, str]:  # noqa: ANN401 - a probe
+    """Return what a runtime makes of a file, kept: to load a network takes some of them a minute."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    kept = cache.folder("dialect", "answers") / f"{probe.runtime}-{probe.version}-{digest}.json"
+    if fresh or not kept.exists():
+        kept.write_text(json.dumps(dict(next(iter(probe.ask([model]))))), encoding="utf-8")
+    found: dict[str, str] = json.loads(kept.read_text(encoding="utf-8"))
+    return found
+
+
+def judge(runtime: str, probe: Any, table: RuleTable, path: Path, *, fresh: bool = False) -> Data:  # noqa: ANN401
     """Compare prediction and runtime on one file."""
     try:
         model = load(path)
     except DeployError as error:
         return {"failed": first_line(error)[:200]}
     name_nodes(model.graph)
-    real = next(iter(probe.ask([model])))
+    real = answer_of(probe, model, path, fresh=fresh)
     if set(real.values()) <= FAILED:
         return {"failed": next(iter(real.values()), "no nodes")}
     qdq = read(model)
@@ -132,6 +145,7 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--runtimes", nargs="+", choices=list(LIMITS), default=list(LIMITS))
     parser.add_argument("--networks", type=int, default=len(dialect_nets.HELD_OUT), help="so many (%(default)s)")
+    parser.add_argument("--fresh", action="store_true", help="ask the runtimes again about files they answered for")
     parser.add_argument("--developed", action="store_true", help="the networks that were looked at instead")
     options = parser.parse_args()
     session = report.Session("dialect", parser, options)
@@ -149,7 +163,11 @@ def main() -> None:
                 files = dialect_nets.files(name, dialect_nets.FOR[runtime])
                 for label in dialect_nets.FOR[runtime]:
                     row: Data = {"network": name, "file": label, "version": probe.version}
-                    row |= judge(runtime, probe, table, files[label]) if label in files else {"failed": "not made"}
+                    row |= (
+                        judge(runtime, probe, table, files[label], fresh=options.fresh)
+                        if label in files
+                        else {"failed": "not made"}
+                    )
                     rows.append(row)
                     print(title, name, label, row.get("failed") or f"{row['right']} of {row['told']}", flush=True)
         _print(title, rows)

@@ -5,7 +5,7 @@ Every fact is a short text; what does not apply is ``-``.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -37,7 +37,9 @@ POINTWISE = frozenset({
     "PRelu", "Pow", "Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Tanh", "Where",
 })  # fmt: skip
 _MOST_STEPS = 20
-BEYOND = frozenset({"input 0, made by", "input 1, made by", "output, goes to", "chain from", "chain to"})
+BEYOND = frozenset({
+    "made by", "joins", "output, goes to", "chain to", "chain writes", "chain from", "chain reads",
+})  # fmt: skip
 """What stands behind the rounding on either side. A runtime that fuses Q/DQ where they stand, as ONNX Runtime does,
 never looks there; one that carries integers from kernel to kernel does."""
 
@@ -149,30 +151,51 @@ class _Facts:
 
     def _beyond(self, node: onnx.NodeProto) -> dict[str, str]:
         """Tell who makes what a node reads and who reads what it makes, whether rounded in between or not."""
-        first, last = node, node
-        for _ in range(_MOST_STEPS):
-            maker = self._maker_of(first, 0)
-            if first.op_type not in POINTWISE or maker is None or self.view.only_reader(maker.output[0]) is None:
-                break
-            first = maker
+        last = node
         for _ in range(_MOST_STEPS):
             reader = self.view.only_reader(last.output[0])
             if reader is None or reader.op_type not in POINTWISE | MOVING:
                 break
             last = reader
+        makers = [self._made_by(node, index) for index in range(len(node.input))]
+        joins = any(
+            made == "weighted" and self.view.only_reader(name) is node
+            for made, name in zip(makers, node.input, strict=True)
+        )
+        begins = self._begins(node)
         return {
-            "input 0, made by": self._made_by(node, 0), "input 1, made by": self._made_by(node, 1),
+            "made by": _listed(makers), "joins": "weighted" if joins else NONE,
             "output, goes to": self._goes_to(node), "chain to": self._goes_to(last),
-            "chain from": self._made_by(first, 0) if first.op_type in POINTWISE else _class(first),
+            "chain writes": self._written(last)[0], "chain from": _listed(made for made, _ in begins),
+            "chain reads": _listed(kind for _, kind in begins),
         }  # fmt: skip
 
-    def _maker_of(self, node: onnx.NodeProto, index: int) -> onnx.NodeProto | None:
-        return self.view.maker.get(node.input[index]) if index < len(node.input) else None
+    def _begins(self, node: onnx.NodeProto) -> set[tuple[str, str]]:
+        """Return who makes what a chain of operators number by number reads that ends in a node, and in which format.
+
+        What two of the chain read is read on from there: the whole chain is one kernel.
+        """
+        found: set[tuple[str, str]] = set()
+        waiting, seen = [node], {node.name}
+        while waiting:
+            current = waiting.pop()
+            for index in range(len(current.input)):
+                made = self._made_by(current, index)
+                maker = self.view.maker.get(current.input[index])
+                if made == "pointwise" and maker is not None and len(seen) < _MOST_STEPS:
+                    if maker.name not in seen:
+                        seen.add(maker.name)
+                        waiting.append(maker)
+                elif made != NONE:
+                    found.add((made, self._operand(current, index)))
+            if current.op_type not in POINTWISE:
+                break
+        return found
 
     def _made_by(self, node: onnx.NodeProto, index: int) -> str:
         if index >= len(node.input) or not node.input[index] or self.view.is_constant(node.input[index]):
             return NONE
-        maker = self._maker_of(node, index)
+        maker = self.view.maker.get(node.input[index])
         return "input" if maker is None else _class(maker)
 
     def _goes_to(self, node: onnx.NodeProto) -> str:
@@ -188,7 +211,7 @@ class _Facts:
                         waiting.append((reader, depth + 1))
                     else:
                         found.add(_class(reader))
-        return ", ".join(sorted(found)) or NONE
+        return _listed(found)
 
     def _shape_facts(self, node: onnx.NodeProto) -> dict[str, str]:
         shapes = [self._shape(name) for name in node.input[:2] if name]
@@ -320,6 +343,10 @@ class _Facts:
             within = (low is None or bottom >= low) and (high is None or top <= high)
             return "within the clip" if within else "beyond the clip"
         return "at the minimum" if int(params.zero_point) == least else "elsewhere"
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(set(words) - {NONE})) or NONE
 
 
 def _class(node: onnx.NodeProto) -> str:

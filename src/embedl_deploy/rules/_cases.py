@@ -31,7 +31,7 @@ _BEFORE = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "
 _AFTER = ("Transpose", "Reshape", "Slice", "Flatten", "Unsqueeze", "Gather")
 COMMON: Mapping[str, tuple[str, ...]] = {
     "input": _ACTIVATIONS,
-    "before": ("input", "Relu", *_BEFORE, "Conv"),
+    "before": ("input", "Relu", *_BEFORE, "Conv", "Conv and Mul"),
     "zero": ("middle", "minimum"),
     "read by": ("one", "more"),
     "output": ("uint8", "float", "model", "int8", "float and Q", "two Q", "uint16", "int16"),
@@ -50,7 +50,7 @@ _WEIGHTS = ("int8", "int8 per channel", "uint8", "float", "int16", "int4 per blo
 _BIASES = ("none", "int32", "float", "int32 of another scale")
 _SECOND = ("uint8", "int8", "float", "constant", "weight uint8", "weight int8", "int16", "uint16", "itself")
 
-_SECOND_READ_BY = {"second read by": ("one", "more")}
+_SECOND_READ_BY = {"second read by": ("one", "more"), "second before": ("input", "Conv")}
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,9 @@ def few_twin_cases(operator: str, *, beyond: bool) -> list[Case]:
     """Return what a runtime that takes seconds for a file is asked instead: all signed, and between integer kernels."""
     twins = [dict(plain_with(operator, "int8").settings)]
     if beyond:
-        twins.append({"before": "Conv", "goes to": "Conv"})
+        second = {"second before": "Conv"} if "second before" in space_of(operator) else {}
+        twins += [{"before": "Conv", "goes to": "Conv"}, {"before": "Conv", "goes to": "Conv", **second},
+                  {"before": "Conv and Mul", "input": "float", "goes to": "Conv"}]  # fmt: skip
     return [Case.of(operator, {**twin, name: value}) for twin in twins for name, value in _settings(operator)]
 
 
@@ -338,12 +340,17 @@ class _Builder:
 
     def _input(self, name: str, shape: Sequence[int], kind: str, reader: str, index: int = 0) -> str:
         """Declare an input of the model and what stands between it and its reader; return what the reader reads."""
-        before = self.case.value("before") if index == 0 else "input"
+        before = self.case.value("before" if index == 0 else "second before")
         is_moved = before in _BEFORE
         if not is_moved:
             self._declare(name, shape)
-        if before == "Conv":
+        if before in ("Conv", "Conv and Mul"):
             name = self._between(name, shape)
+        if before == "Conv and Mul":
+            half = self._constant(f"{name}/half", np.float32(0.5))
+            self.nodes.append(helper.make_node("Mul", [name, half], [f"{name}/mul"], name=f"{name}/mul"))
+            self.edges[f"{name}/mul", 0] = name, self._params("uint8")
+            name = f"{name}/mul"
         if before == "Relu":
             self.nodes.append(helper.make_node("Relu", [name], [f"{name}/relu"], name=f"{name}/relu"))
             name = f"{name}/relu"

@@ -20,7 +20,7 @@ from embedl_deploy.rules._probe import FLOAT, INTEGER, REFUSED, UNTOLD, Placemen
 # The types of an operator's own tensors choose its kernel, and the converter needs sizes: fewer questions will do.
 _BY_OPERATOR = frozenset({"litert"})
 _OF_OTHERS = frozenset({
-    "goes to", "sizes", "zero", "output zero", "read by", "second read by", "output read by",
+    "goes to", "second before", "sizes", "zero", "output zero", "read by", "second read by", "output read by",
 })  # fmt: skip
 _AT_ONCE = 128
 _NAMED = re.compile(r"\bcase(\d+)/")

@@ -52,6 +52,7 @@ _AT_ONCE = 1000
 _ACTIVATIONS = ("uint8", "int8", "uint16", "int16")
 _MOST_ROUNDS, _MORE_ROUNDS, _SLOW_ROUNDS, _GOOD_ROUNDS = 12, 4, 1, 2
 _NEWEST_OPSET = 30
+_USUAL_OPSET = "17"
 _MOST_NODES = 40
 _OUTCOME = re.compile(r"(float|taken|untold|refused|crashed|timed out|integer [\w.:]{1,60})")
 
@@ -178,7 +179,7 @@ class Learner:
             self._refused = self._refused_settings(chosen[0]) & {
                 (name, value) for name in COMMON for value in COMMON[name]
             }
-        self._opset = self._newest_fused(chosen[0])
+        self._opset = self._usual_opset(chosen[0])
         courses = {name: self._course(name, before) for name in chosen}
         lessons: dict[str, Lesson] = {}
         while courses:  # a round of all operators together: some runtimes take seconds for a question of any size
@@ -242,19 +243,20 @@ class Learner:
             return False
         return bool(self._facts_of(case))
 
-    def _newest_fused(self, operator: str) -> str:
-        """Return the newest version of the operators in which an operator's plain graph runs in integers.
+    def _usual_opset(self, operator: str) -> str:
+        """Return the opset that graphs are asked in where they name none: most files' own, where that matters.
 
-        A runtime may read a newer one and fuse nothing of it: files for it are written in this one, so it is learned.
+        A version may read a newer opset and not do there what it does in those it was written for.
         """
-        if "opset" in self._plain:
+        if "opset" in self._plain or _USUAL_OPSET not in space_of(operator)["opset"]:
             return ""
-        plain = Case(operator)
-        known = [plain.with_setting("opset", each) for each in space_of(operator)["opset"]]
-        usual = [case for case in known if int(case.value("opset")) <= int(plain.value("opset"))]
-        self.ask(usual)
-        fused = [case for case in usual if self.journal.answers.get(case, {}).get(CENTER, "").startswith(INTEGER)]
-        return max((case.value("opset") for case in fused), key=int, default="")
+        newer = [case for case in (*plain_cases(operator), *few_twin_cases(operator, beyond=False))
+                 if "opset" not in dict(case.settings)]  # fmt: skip
+        pairs = [(case, case.with_setting("opset", _USUAL_OPSET)) for case in newer]
+        self.ask(case for pair in pairs for case in pair)
+        answers = self.journal.answers
+        both = [(answers[one], answers[other]) for one, other in pairs if one in answers and other in answers]
+        return _USUAL_OPSET if any(one[CENTER] != other[CENTER] for one, other in both) else ""
 
     def _fitted(self, case: Case) -> Case:
         """Return a case in the version of the operators that this runtime is asked in, where it has a graph in it."""

@@ -63,7 +63,7 @@ class OnnxRuntimeProbe:
     """Asks the ONNX Runtime of an interpreter, in a process that is started anew when a graph crashes or hangs it."""
 
     runtime = "onnxruntime"
-    plain_settings = frozenset({"goes to"})  # it decides on one operator and the Q/DQ around it
+    plain_settings = frozenset({"goes to", "second before"})  # it decides on one operator and the Q/DQ around it
 
     def __init__(
         self, python: Path | str | None = None, *, start_s: float = _START_S, answer_s: float = _ANSWER_S
@@ -181,6 +181,7 @@ def placement_by(model: onnx.ModelProto, optimized: onnx.ModelProto | None, fail
         return dict.fromkeys((node.name for node in qdq.graph.node), failed or REFUSED)
     kernels = _kernels(optimized.graph)
     makers = {name: node for node in optimized.graph.node for name in node.output}
+    kernels = {**_nameless(qdq.graph, optimized.graph, kernels), **kernels}
     view = View(qdq)
     placed: dict[str, str] = {}
     for node in qdq.graph.node:
@@ -207,6 +208,28 @@ def _gone(
     ]
     is_after_integers = any(placed.get(name, FLOAT).startswith((INTEGER, TAKEN)) for name in before)
     return TAKEN if is_after_integers and _leads_to_q(node, view) else FLOAT
+
+
+def _nameless(
+    graph: onnx.GraphProto, optimized: onnx.GraphProto, kernels: Mapping[str, str]
+) -> dict[str, str]:  # fmt: skip
+    """Return the kernels of nodes that lost their names and their results': 1.18 does so to what it turns to NHWC."""
+    lost: dict[str, list[str]] = {}
+    for node in graph.node:
+        if node.name not in kernels and node.output[0] not in kernels:
+            lost.setdefault(node.op_type, []).append(node.name)
+    found: dict[str, list[onnx.NodeProto]] = {}
+    known = {name for node in graph.node for name in (node.name, *node.output)}
+    for node in optimized.node:
+        if node.op_type.startswith("Nhwc") and not {_SUFFIX.sub("", node.name), *node.output} & known:
+            found.setdefault(node.op_type.removeprefix("Nhwc"), []).append(node)
+    # Both graphs are in the order of their work.
+    return {
+        name: f"{INTEGER} {kind}"
+        for kind, names in lost.items()
+        if len(names) == len(found.get(kind, ()))
+        for name in names
+    }
 
 
 def _leads_to_q(node: onnx.NodeProto, view: View) -> bool:
