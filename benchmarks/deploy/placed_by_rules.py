@@ -145,6 +145,7 @@ def main() -> None:
     parser = report.parser(__doc__)
     parser.add_argument("--runtimes", nargs="+", choices=list(LIMITS), default=list(LIMITS))
     parser.add_argument("--networks", type=int, default=len(dialect_nets.HELD_OUT), help="so many (%(default)s)")
+    parser.add_argument("--files", nargs="+", default=[], help="only files of these makers, as dialect_nets calls them")
     parser.add_argument("--fresh", action="store_true", help="ask the runtimes again about files they answered for")
     parser.add_argument("--developed", action="store_true", help="the networks that were looked at instead")
     options = parser.parse_args()
@@ -158,16 +159,16 @@ def main() -> None:
             print(f"{title}: {error}", file=sys.stderr)
             continue
         rows = data["runtimes"].setdefault(title, [])
+        labels = [label for label in dialect_nets.FOR[runtime] if not options.files or label in options.files]
         with probe:
             for name in names:
-                files = dialect_nets.files(name, dialect_nets.FOR[runtime])
-                for label in dialect_nets.FOR[runtime]:
+                files = dialect_nets.files(name, labels)
+                for label in labels:
                     row: Data = {"network": name, "file": label, "version": probe.version}
-                    row |= (
-                        judge(runtime, probe, table, files[label], fresh=options.fresh)
-                        if label in files
-                        else {"failed": "not made"}
-                    )
+                    path = files.get(label)
+                    row |= {"failed": "not made"} if path is None else judge(
+                        runtime, probe, table, path, fresh=options.fresh
+                    )  # fmt: skip
                     rows.append(row)
                     print(title, name, label, row.get("failed") or f"{row['right']} of {row['told']}", flush=True)
         _print(title, rows)

@@ -378,6 +378,8 @@ class _Builder:
         self.edges[result, 0] = name, self._params("uint8")
 
     def _ones(self, shape: Sequence[int]) -> Weight:
+        if not shape:
+            raise NoSuchGraphError  # a number has no channels
         size = int(shape[1] if len(shape) == 4 else shape[-1])
         params = per_tensor(0.01, 0, "int8")
         values = np.eye(size, dtype=np.float32)
