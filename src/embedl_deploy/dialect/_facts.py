@@ -151,6 +151,8 @@ class _Facts:
 
     def _beyond(self, node: onnx.NodeProto) -> dict[str, str]:
         """Tell who makes what a node reads and who reads what it makes, whether rounded in between or not."""
+        if node.op_type in WEIGHTED and len(node.input) > 1 and self.view.is_constant(node.input[1]):
+            return {}  # its own input and weight are enough
         last = node
         for _ in range(_MOST_STEPS):
             reader = self.view.only_reader(last.output[0])
@@ -162,10 +164,12 @@ class _Facts:
             made == "weighted" and self.view.only_reader(name) is node
             for made, name in zip(makers, node.input, strict=True)
         )
+        beside = {"made by": _listed(makers), "output, goes to": self._goes_to(node)}
+        if node.op_type not in POINTWISE:
+            return beside
         begins = self._begins(node)
         return {
-            "made by": _listed(makers), "joins": "weighted" if joins else NONE,
-            "output, goes to": self._goes_to(node), "chain to": self._goes_to(last),
+            **beside, "joins": "weighted" if joins else NONE, "chain to": self._goes_to(last),
             "chain writes": self._written(last)[0], "chain from": _listed(made for made, _ in begins),
             "chain reads": _listed(kind for _, kind in begins),
         }  # fmt: skip
@@ -173,7 +177,7 @@ class _Facts:
     def _begins(self, node: onnx.NodeProto) -> set[tuple[str, str]]:
         """Return who makes what a chain of operators number by number reads that ends in a node, and in which format.
 
-        What two of the chain read is read on from there: the whole chain is one kernel.
+        What others read too is written by a kernel, and a chain begins behind it.
         """
         found: set[tuple[str, str]] = set()
         waiting, seen = [node], {node.name}
@@ -182,14 +186,13 @@ class _Facts:
             for index in range(len(current.input)):
                 made = self._made_by(current, index)
                 maker = self.view.maker.get(current.input[index])
-                if made == "pointwise" and maker is not None and len(seen) < _MOST_STEPS:
-                    if maker.name not in seen:
+                alone = maker is not None and self.view.only_reader(maker.output[0]) is not None
+                if made == "pointwise" and alone and current.op_type in POINTWISE and len(seen) < _MOST_STEPS:
+                    if maker is not None and maker.name not in seen:
                         seen.add(maker.name)
                         waiting.append(maker)
                 elif made != NONE:
                     found.add((made, self._operand(current, index)))
-            if current.op_type not in POINTWISE:
-                break
         return found
 
     def _made_by(self, node: onnx.NodeProto, index: int) -> str:

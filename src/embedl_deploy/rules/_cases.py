@@ -228,6 +228,8 @@ def twin_cases(operator: str) -> list[Case]:
     counted = [name for name in ("read by", "second read by", "output read by") if name in space]
     for some in (some for size in (2, 3) for some in itertools.combinations(counted, size)):
         found += [{**twin, **dict.fromkeys(some, "more")} for twin in ({}, twins[0])]
+    if "none" in space.get("second", ()):
+        found += [{**twin, "second": "none", name: "more"} for twin in ({}, twins[0]) for name in counted]
     return [Case.of(operator, each) for each in found]
 
 

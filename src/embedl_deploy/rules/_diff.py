@@ -17,7 +17,7 @@ import onnx
 from onnx import helper
 
 from embedl_deploy._table import Printed, html_page, table
-from embedl_deploy.dialect._facts import facts_of
+from embedl_deploy.dialect._facts import BEYOND, facts_of
 from embedl_deploy.dialect._model import read, replace_all
 from embedl_deploy.dialect._tables import Condition, RuleTable, get_table, known_versions, number
 from embedl_deploy.errors import DialectError, quoted_list
@@ -268,7 +268,8 @@ def _changes(operator: str, cases: Sequence[tuple[Case, str]]) -> Iterator[Chang
             model = build(case)
         except NoSuchGraphError:
             continue
-        facts = next(node.known({}) for node in facts_of(read(model)) if node.name == CENTER)
+        known = next(node.known({}) for node in facts_of(read(model)) if node.name == CENTER)
+        facts = {name: value for name, value in known.items() if name not in BEYOND}
         samples.append(Sample(facts, outcome, str(case), len(stripped(model).graph.node)))
     for leaf in grow(samples):
         shown = [each for each in leaf.samples if each.outcome == leaf.outcome]

@@ -73,7 +73,6 @@ def test_the_newest_version_changes_nothing() -> None:
     assert plain.SerializeToString(deterministic=True) == versioned.SerializeToString(deterministic=True)
 
 
-@pytest.mark.xfail(strict=True, reason="The table of 1.18.1 has a Conv before a Relu in float; the runtime fuses it.")
 def test_check_tells_what_an_old_version_makes_of_a_file() -> None:
     """By its table, with the version's name; no runtime is asked that is another version."""
     oldest = known_versions("onnxruntime")[0]
