@@ -6,9 +6,9 @@ counts once per file: it is right where the version's table says integer, taken 
 Nodes of which a runtime tells nothing are left out and counted. Beside the table stand the rules of `check`.
 And: how many nodes has the smallest graph of each change between two versions?
 
-It is no benchmark of `./bench` yet: no result on all thirty networks is kept.
+It is no benchmark of `./bench` yet: OpenVINO and LiteRT have no table that is good enough to ship.
 
-    python benchmarks/deploy/placed_by_rules.py [--runtimes NAME-VERSION ...] [--networks N] [--developed] [--json FILE]
+    python benchmarks/deploy/placed_by_rules.py [--runtimes NAME-VERSION ...] [--networks N] [--files LABEL ...] [--developed]
 """
 
 from __future__ import annotations

@@ -89,7 +89,11 @@ _OPERATORS: dict[str, _Operator] = {
     ),
     **{
         name: _Operator(
-            kind="binary", space={"second": _SECOND, "shapes": ("equal", "broadcast", "scalar"), **_SECOND_READ_BY}
+            kind="binary",
+            space={
+                "second": _SECOND, "shapes": ("equal", "broadcast", "scalar"), "order": ("first", "swapped"),
+                **_SECOND_READ_BY,
+            },
         )
         for name in ("Add", "Mul", "Sub", "Div")
     },
@@ -228,6 +232,11 @@ def twin_cases(operator: str) -> list[Case]:
     counted = [name for name in ("read by", "second read by", "output read by") if name in space]
     for some in (some for size in (2, 3) for some in itertools.combinations(counted, size)):
         found += [{**twin, **dict.fromkeys(some, "more")} for twin in ({}, twins[0])]
+    if "order" in space:
+        # A constant operand has no readers of its own to be counted.
+        held = [{**twins[0], "second": "weight int8"}, {"second": "weight uint8"}]
+        found += [{**twin, name: value} for twin in held for name, value in settings if name != "second"]
+        found += [{**twin, "order": "swapped", name: "more"} for twin in held for name in counted]
     if "none" in space.get("second", ()):
         found += [{**twin, "second": "none", name: "more"} for twin in ({}, twins[0]) for name in counted]
     return [Case.of(operator, each) for each in found]
@@ -453,7 +462,17 @@ class _Builder:
             names += ["" if value is None else self._constant(f"constant{index}", value)
                       for index, value in enumerate(operator.constants)]  # fmt: skip
         self._settings(attributes, names)
+        if case.value("order") == "swapped":
+            self._swap(names)
         return names, attributes
+
+    def _swap(self, names: list[str]) -> None:
+        """Let the center read its two operands in the other order."""
+        names.reverse()
+        held = {index: self.edges.pop((CENTER, index), None) for index in range(2)}
+        for index, edge in held.items():
+            if edge is not None:
+                self.edges[CENTER, 1 - index] = edge
 
     def _settings(self, attributes: dict[str, Any], names: list[str]) -> None:
         case = self.case

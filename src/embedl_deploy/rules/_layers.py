@@ -56,7 +56,9 @@ class LayersProbe:
                 self._ask({place: _part(models[place], place) for place in some}, found)
                 for place in some:
                     nodes = read(models[place]).graph.node
-                    yield {node.name: found[place].get(f"{_prefix(place)}{node.name}", UNTOLD) for node in nodes}
+                    told = found.get(place)  # nothing for one that was refused
+                    yield {node.name: REFUSED if told is None else told.get(f"{_prefix(place)}{node.name}", UNTOLD)
+                           for node in nodes}  # fmt: skip
 
     def _ask(self, parts: Mapping[int, onnx.ModelProto], found: dict[int, Placement]) -> None:
         """Ask about graphs in one file; when it is refused, leave out the graph that is named, or ask by halves."""
@@ -68,7 +70,6 @@ class LayersProbe:
             named = {int(number) for number in _NAMED.findall(str(exc))} & set(parts)
             if len(parts) == 1 or len(named) == 1:
                 place = next(iter(named or parts))
-                found[place] = {node.name: REFUSED for node in parts[place].graph.node}
                 halves = [[each for each in parts if each != place]]
             else:
                 order = list(parts)
