@@ -8,7 +8,7 @@ And: how many nodes has the smallest graph of each change between two versions?
 
 It is no benchmark of `./bench` yet: OpenVINO and LiteRT have no table that is good enough to ship.
 
-    python benchmarks/deploy/placed_by_rules.py [--runtimes NAME-VERSION ...] [--networks N] [--files LABEL ...] [--developed]
+    python benchmarks/deploy/placed_by_rules.py [--runtimes NAME-VERSION ...] [--networks N] [--files LABEL ...]
 """
 
 from __future__ import annotations
