@@ -1,6 +1,6 @@
 """Networks on which rules of dialects are judged: quantized by ONNX Runtime's own tools, for others lowered by us.
 
-None of them teaches a rule: rules are learnt from graphs of one operator. `DEVELOPED` were looked at while the facts
+None of them teaches a rule: rules are learned from graphs of one operator. `DEVELOPED` were looked at while the facts
 that rules speak of were chosen; `HELD_OUT`, other architectures, were fixed before and are reported alone.
 """
 

@@ -1,6 +1,6 @@
-"""Do rules that were learnt from graphs of one operator tell where the nodes of whole networks run?
+"""Do rules that were learned from graphs of one operator tell where the nodes of whole networks run?
 
-Thirty networks that no rule was learnt from and that nobody looked at while the facts were chosen (`dialect_nets`),
+Thirty networks that no rule was learned from and that nobody looked at while the facts were chosen (`dialect_nets`),
 quantized by ONNX Runtime's tools in two ways, and for other runtimes lowered by us from there. Every node that computes
 counts once per file: it is right where the version's table says integer, taken or float as the runtime itself tells.
 Nodes of which a runtime tells nothing are left out and counted. Beside the table stand the rules of `check`.

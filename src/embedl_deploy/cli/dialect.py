@@ -67,7 +67,7 @@ def rules_command(runtime: str, version: str, operator: str | None, *, as_json: 
             for rule in rules]  # fmt: skip
     click.echo(table(("operator", "outcome", "where", "smallest graph"), rows, widest=120))
     click.echo(
-        f"\n{found.runtime} {found.version}: {len(rules)} rules from {found.graphs} graphs, learnt on "
+        f"\n{found.runtime} {found.version}: {len(rules)} rules from {found.graphs} graphs, learned on "
         f"{found.processor}; reads opset {found.newest_opset} at most."
     )
 

@@ -184,7 +184,7 @@ def check(
     Args:
         model: A file or a model.
         dialect: The name of a dialect, or one of your own.
-        runtime_version: The version of the runtime that will run it, by whose learnt rules it is judged then; it is
+        runtime_version: The version of the runtime that will run it, by whose learned rules it is judged then; it is
             asked itself only where it is the one that is installed.
 
     Raises:

@@ -1,6 +1,6 @@
 """What can decide where a runtime runs a node: the facts around it, as words.
 
-Rules that were learnt from one-operator graphs speak of these facts, and so are applied to the nodes of any network.
+Rules that were learned from one-operator graphs speak of these facts, and so are applied to the nodes of any network.
 Every fact is a short text; what does not apply is ``-``.
 """
 

@@ -1,4 +1,4 @@
-"""What a version of a runtime does with each operator, as learnt from it: rules over facts, with an example each.
+"""What a version of a runtime does with each operator, as learned from it: rules over facts, with an example each.
 
 Tables that ship lie in ``tables/``, one file per runtime and version; another is given by its path.
 """
@@ -62,7 +62,7 @@ class RuleTable:
 
     runtime: str
     version: str
-    processor: str  # where it was learnt
+    processor: str  # where it was learned
     newest_opset: int  # the newest version of the standard operators that it reads
     rules: tuple[Rule, ...]
     graphs: int  # how many were run
@@ -86,11 +86,11 @@ class RuleTable:
         return tuple(name for name in self._by_operator if name != ANY)
 
     def rule_for(self, facts: Mapping[str, str]) -> Rule | None:
-        """Return the rule that speaks of a node; None for an operator that was not learnt."""
+        """Return the rule that speaks of a node; None for an operator that was not learned."""
         return next((rule for rule in self._by_operator.get(facts["operator"], ()) if rule.holds(facts)), None)
 
     def placement(self, nodes: Sequence[NodeFacts]) -> dict[str, str]:
-        """Return where every node of a model runs, by its name; an operator that was not learnt runs in float."""
+        """Return where every node of a model runs, by its name; an operator that was not learned runs in float."""
         placed: dict[str, str] = {}
         for node in nodes:
             rule = self.rule_for(node.known(placed))

@@ -53,7 +53,7 @@ def find_version(runtime: str, version: str) -> Version | None:
     table = get_table(runtime, version)
     same = number(table.version)[: len(wanted)] == wanted
     note = (
-        "" if same else f"{runtime} {version} was not learnt; the rules are those of {table.version}, the next older."
+        "" if same else f"{runtime} {version} was not learned; the rules are those of {table.version}, the next older."
     )
     return Version(table, newest, note)
 
@@ -67,11 +67,11 @@ def fit_version(qdq: QdqModel, version: Version) -> None:
     nodes = facts_of(qdq, opset=min(qdq.opset, version.table.newest_opset))
     now, newest = version.table.placement(nodes), version.newest.placement(nodes)
     view = View(qdq)
-    learnt = set(version.table.operators)
+    learned = set(version.table.operators)
     # Where a version has a kernel, to lose it by a rule that is wrong costs more than a Q/DQ too many.
     fused = {rule.operator for rule in version.table.rules if rule.outcome.startswith(_INTEGER)}
     for node in qdq.graph.node:
-        if node.op_type not in learnt - fused:
+        if node.op_type not in learned - fused:
             continue  # what nobody asked of this version is left as it is
         if now[node.name] != FLOAT or not newest[node.name].startswith(_INTEGER):
             continue
@@ -137,7 +137,7 @@ def by_version(
         names = {row.node: row for row in confirmed.rows}
         told = (replace(row, found=names[row.node].found, in_integers=names[row.node].in_integers) for row in judged)
         return replace(confirmed, rows=tuple(told))
-    text = f"Predicted from the rules learnt from {version.name}, which is not the version that is installed here."
+    text = f"Predicted from the rules learned from {version.name}, which is not the version that is installed here."
     return Contract(dialect, judged, " ".join(filter(None, (text, version.note))), "; ".join(refused[:3]))
 
 

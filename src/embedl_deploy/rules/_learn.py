@@ -2,10 +2,10 @@
 
 Each round draws graphs of an operator at random and lets a committee of trees, each grown on a draw of what is known,
 vote on them. Those on which it disagrees are run, and a few at random, which test the rules before they learn from
-them. An operator is learnt when the rules were right on every random graph of two rounds.
+them. An operator is learned when the rules were right on every random graph of two rounds.
 
 A second version begins with the first one's rules: the graphs that show them are asked, and only an operator of which
-one came out otherwise is learnt anew.
+one came out otherwise is learned anew.
 
 What was asked is written to a journal at once; learning goes on from there.
 """
@@ -433,7 +433,7 @@ def _filled(leaves: Sequence[Leaf], samples: Sequence[Sample]) -> list[Leaf]:
 
 
 def _words(lesson: Lesson) -> str:
-    how = "as in the other version" if lesson.is_known else "learnt" if lesson.is_settled else "NOT settled"
+    how = "as in the other version" if lesson.is_known else "learned" if lesson.is_settled else "NOT settled"
     return (
         f"{lesson.operator}, {lesson.graphs} graphs, {lesson.wrong} of {lesson.tested} predicted wrong before they "
         f"were run; {how}"

@@ -17,7 +17,7 @@ from embedl_deploy.rules._shrink import shrink
 
 
 @dataclass(frozen=True)
-class Learnt:
+class Learned:
     """What became of one version: its table and where that lies, or why there is none."""
 
     runtime: str
@@ -48,12 +48,12 @@ def learn(
     operators: Sequence[str] = (),
     spread: Spread | None = None,
     say: Say | None = None,
-) -> list[Learnt]:
+) -> list[Learned]:
     """Learn the rules of a runtime's versions; one that fails does not stop the others.
 
     Args:
         runtime: Its name, such as ``onnxruntime``.
-        folder: Where journals and tables go. What the journals hold is not asked again, and a version that is learnt
+        folder: Where journals and tables go. What the journals hold is not asked again, and a version that is learned
             begins with the rules of the next one that has a journal there.
         versions: Versions of ONNX Runtime, each asked in an environment of its own, which is made on first use; the
             runtime that is installed when there are none.
@@ -83,8 +83,8 @@ def learn(
     return found
 
 
-def _compare(runtime: str, folder: Path, found: Sequence[Learnt], say: Say | None) -> None:
-    """Ask the versions that were learnt about each other's graphs, and about small ones of what changed."""
+def _compare(runtime: str, folder: Path, found: Sequence[Learned], say: Say | None) -> None:
+    """Ask the versions that were learned about each other's graphs, and about small ones of what changed."""
     tables = {each.version: each.table for each in found if each.table is not None}
     if len(tables) < 2:
         return
@@ -99,19 +99,19 @@ def _compare(runtime: str, folder: Path, found: Sequence[Learnt], say: Say | Non
 def _learn_version(
     runtime: str, folder: Path, operators: Sequence[str], version: str, graphs: Graphs | None = None,
     say: Say | None = None,
-) -> Learnt:  # fmt: skip
+) -> Learned:  # fmt: skip
     try:
         with _asking(runtime, version, say) as probe:
             return _learn(probe, folder, operators, graphs or Graphs(), say)
     except DeployError as error:
-        return Learnt(runtime, version, failed=str(error))
+        return Learned(runtime, version, failed=str(error))
 
 
 def _asking(runtime: str, version: str, say: Say | None) -> AbstractContextManager[Probe]:
     return open_probe(runtime, python_with(runtime, version, say=say))
 
 
-def _learn(probe: Probe, folder: Path, operators: Sequence[str], graphs: Graphs, say: Say | None) -> Learnt:
+def _learn(probe: Probe, folder: Path, operators: Sequence[str], graphs: Graphs, say: Say | None) -> Learned:
     journal = open_journal(folder, probe)
     name = f"{probe.runtime} {probe.version}"
     if say is not None:
@@ -124,7 +124,7 @@ def _learn(probe: Probe, folder: Path, operators: Sequence[str], graphs: Graphs,
         table.save(path)
     except OSError as exc:
         raise DialectError(f"The rule table {path} cannot be written: {exc}.") from exc
-    return Learnt(probe.runtime, probe.version, table, path, tuple(lessons))
+    return Learned(probe.runtime, probe.version, table, path, tuple(lessons))
 
 
 def _nearest(folder: Path, probe: Probe, asked: int) -> Journal | None:

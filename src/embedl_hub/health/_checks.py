@@ -107,7 +107,7 @@ def reach_device(device: Device, limits: HealthLimits) -> HealthCheck:
 
 
 def run_checks(ctx: HubContext, device: Device, limits: HealthLimits) -> Iterator[HealthCheck]:
-    """Look at a board that is leased; stop where nothing more can be learnt."""
+    """Look at a board that is leased; stop where nothing more can be learned."""
     if device.runner is None:
         return
     try:

@@ -18,7 +18,7 @@ def test_the_nearest_older_table_is_said() -> None:
     assert exact.note == ""
     newer = find_version("onnxruntime", "99.0")
     assert newer is not None
-    assert newer.note == f"onnxruntime 99.0 was not learnt; the rules are those of {known[-1]}, the next older."
+    assert newer.note == f"onnxruntime 99.0 was not learned; the rules are those of {known[-1]}, the next older."
     older = find_version("onnxruntime", "1.2")
     assert older is not None
     assert older.table.version == known[0]
@@ -78,6 +78,6 @@ def test_check_tells_what_an_old_version_makes_of_a_file() -> None:
     oldest = known_versions("onnxruntime")[0]
     written = lower(tensorrt_residual(), "onnxruntime-x86", runtime_version=oldest)
     contract = check(written, "onnxruntime-x86", runtime_version=oldest)
-    assert f"learnt from onnxruntime {oldest}" in contract.confirmed
+    assert f"learned from onnxruntime {oldest}" in contract.confirmed
     states = {row.node: row.state for row in contract.rows if row.operator == "Conv"}
     assert set(states.values()) == {"integer"}

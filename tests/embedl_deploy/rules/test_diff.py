@@ -102,7 +102,7 @@ def test_the_command_writes_page_and_graphs(folder: Path, tmp_path: Path) -> Non
 
 
 def test_every_change_that_ships_has_a_small_graph() -> None:
-    """Between the oldest and the newest version that were learnt."""
+    """Between the oldest and the newest version that were learned."""
     versions = known_versions("onnxruntime")
     found = diff("onnxruntime", versions[0], versions[-1])
     assert found.changes

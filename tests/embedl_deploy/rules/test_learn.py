@@ -43,7 +43,7 @@ class Runtime:
 
 
 def test_the_rule_of_a_runtime_is_found() -> None:
-    """A rule with two conditions is learnt and holds on graphs that were not asked."""
+    """A rule with two conditions is learned and holds on graphs that were not asked."""
     learner = Learner(Runtime())
     table, (lesson,) = learner.run(["Sigmoid"])
     assert lesson.is_settled
@@ -85,7 +85,7 @@ def test_learning_goes_on_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_second_version_asks_less_and_finds_the_change() -> None:
-    """Rules of another version are checked by their graphs; an operator that changed is learnt anew."""
+    """Rules of another version are checked by their graphs; an operator that changed is learned anew."""
     first = Journal()
     Learner(Runtime("1"), first).run(["Sigmoid", "Tanh"])
     same = Runtime("1")
@@ -154,7 +154,7 @@ def test_a_tree_holds_every_sample() -> None:
 
 
 def test_one_operator_of_the_installed_runtime(tmp_path: Path) -> None:
-    """The real ONNX Runtime is learnt into a table, and a second call asks it nothing."""
+    """The real ONNX Runtime is learned into a table, and a second call asks it nothing."""
     (first,) = learn("onnxruntime", tmp_path, operators=["LeakyRelu"])
     assert first.table is not None
     assert first.table.newest_opset >= 20
