@@ -26,7 +26,7 @@ from embedl_deploy.rules._learn import Journal
 from embedl_deploy.rules._tree import Sample, grow
 
 MOST_NODES = 6
-"""A change that only larger graphs show is counted and not told: nobody sees there what changed."""
+"""Where a change shows in larger graphs too is counted and not listed: nobody sees there what changed."""
 _SAME = ""
 _JOURNALS = "*.jsonl"
 
@@ -146,7 +146,7 @@ class DialectDiff(Printed):
     new: str
     changes: tuple[Change, ...]
     compared: int  # graphs that both versions ran with another outcome
-    left_out: int = 0  # changes that only graphs of more than `MOST_NODES` nodes show
+    larger: int = 0  # further conditions of these changes, that only graphs of more than `MOST_NODES` nodes meet
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
@@ -158,7 +158,7 @@ class DialectDiff(Printed):
         return (
             f"{self.runtime} {self.old} to {self.new}: {len(self.changes)} changes, seen on {self.compared} graphs; "
             f"{gained} to integers, {lost} from integers."
-            + (f" {self.left_out} more that only graphs of more than {MOST_NODES} nodes show." if self.left_out else "")
+            + (f" {self.larger} more conditions of them need more than {MOST_NODES} nodes." if self.larger else "")
         )
 
     def _rows(self) -> list[list[str]]:
@@ -235,9 +235,15 @@ def diff(runtime: str, old: str, new: str, *, folder: Path | None = None) -> Dia
     observed = shipped(runtime) if folder is None else read_journals(runtime, folder)
     old, new = observed.version(old), observed.version(new)
     every = changes_in(observed, old, new, _unchanged(runtime, old, new) if folder is None else ())
-    shown = tuple(each for each in every if each.nodes <= MOST_NODES)
+    small = {_outcomes(each) for each in every if each.nodes <= MOST_NODES}
+    # One that no small graph shows is listed with its large one.
+    shown = tuple(each for each in every if each.nodes <= MOST_NODES or _outcomes(each) not in small)
     compared = sum(1 for _ in observed.changed(old, new))
     return DialectDiff(runtime, old, new, shown, compared, len(every) - len(shown))
+
+
+def _outcomes(change: Change) -> tuple[str, str, str]:
+    return change.operator, change.before, change.after
 
 
 def changes_in(observed: Observed, old: str, new: str, unchanged: Sequence[Case] = ()) -> list[Change]:

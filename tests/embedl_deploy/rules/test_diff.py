@@ -1,5 +1,6 @@
 """What changed between two versions: from answers, with the smallest graph, as text, page and files."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -67,6 +68,16 @@ def test_the_page_holds_every_change_and_no_markup_of_others(folder: Path) -> No
     assert "<script" not in DialectDiff("<script>", "1", "2", (), 0).to_html()
 
 
+def test_a_change_that_only_a_large_graph_shows_is_listed(folder: Path) -> None:
+    """One that a small graph shows too is only counted there; nothing that changed goes untold."""
+    large = Case.parse("Tanh; read by=more; output=float and Q; after=Sigmoid; before=Transpose")
+    assert len(example_graph(large).graph.node) > MOST_NODES
+    for version, outcome in (("1.0.0", "float"), ("1.1.0", "refused")):
+        Journal.open(folder / f"made-up-{version}.jsonl").add(large, {CENTER: outcome})
+    found = diff("made-up", "1.0", "1.1", folder=folder)
+    assert {each.after: each.nodes > MOST_NODES for each in found.changes} == {"integer QTanh": False, "refused": True}
+
+
 def test_unknown_versions_and_runtimes_are_told(folder: Path, tmp_path: Path) -> None:
     """With those that are known, and what observes another."""
     with pytest.raises(DialectError, match=r"9\.9 was not observed; known are '1\.0\.0', '1\.1\.0'.*learn"):
@@ -102,8 +113,8 @@ def test_the_command_writes_page_and_graphs(folder: Path, tmp_path: Path) -> Non
 
 
 def test_every_change_that_ships_has_a_small_graph() -> None:
-    """Between the oldest and the newest version that were learned."""
+    """Between any two neighbors of the versions that were learned, and between the oldest and the newest."""
     versions = known_versions("onnxruntime")
-    found = diff("onnxruntime", versions[0], versions[-1])
-    assert found.changes
-    assert max(each.nodes for each in found.changes) <= MOST_NODES
+    found = [diff("onnxruntime", *pair) for pair in [*itertools.pairwise(versions), (versions[0], versions[-1])]]
+    assert all(each.changes for each in found)
+    assert max(change.nodes for each in found for change in each.changes) <= MOST_NODES
