@@ -150,7 +150,8 @@ def main() -> None:
     parser.add_argument("--developed", action="store_true", help="the networks that were looked at instead")
     options = parser.parse_args()
     session = report.Session("dialect", parser, options)
-    names = (dialect_nets.DEVELOPED if options.developed else dialect_nets.HELD_OUT)[: options.networks]
+    looked_at = (*dialect_nets.DEVELOPED, *dialect_nets.LOOKED_AT)
+    names = (looked_at if options.developed else dialect_nets.HELD_OUT)[: options.networks]
     data: Data = {"runtimes": {}, "changes": {}}
     for title in options.runtimes:
         try:
