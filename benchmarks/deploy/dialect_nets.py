@@ -40,7 +40,7 @@ LOOKED_AT = (
     "hugging_face/segformer",
 )  # fmt: skip
 HELD_OUT = (
-    "timm/cait_xxs24_224", "timm/coat_lite_tiny", "timm/convnextv2_atto", "timm/crossvit_tiny_240", "timm/cs3darknet_s",
+    "timm/cait_xxs24_224", "timm/coat_lite_tiny", "timm/convnextv2_atto", "timm/legacy_seresnet18", "timm/cs3darknet_s",
     "timm/davit_tiny", "timm/efficientformer_l1", "timm/efficientvit_m0", "timm/ese_vovnet19b_dw",
     "timm/focalnet_tiny_srf", "timm/gmlp_ti16_224", "timm/hardcorenas_a", "timm/hrnet_w18_small",
     "timm/inception_next_atto", "timm/mambaout_femto", "timm/mixer_s32_224", "timm/mobilevitv2_050", "timm/nest_tiny",

@@ -54,22 +54,26 @@ def rules_command(runtime: str, version: str, operator: str | None, *, as_json: 
     """List the rules of a RUNTIME's VERSION, all or those of an OPERATOR, each with the smallest graph of it."""
     from embedl_deploy._table import table  # noqa: PLC0415
     from embedl_deploy.dialect import get_table  # noqa: PLC0415
+    from embedl_deploy.dialect._tables import words  # noqa: PLC0415
+    from embedl_deploy.dialect._versions import find_version  # noqa: PLC0415
     from embedl_deploy.errors import DialectError, quoted_list  # noqa: PLC0415
 
     found = get_table(runtime, version)
+    known = find_version(runtime, version)
     rules = [rule for rule in found.rules if operator in (None, rule.operator)]
     if not rules:
         raise DialectError(f"There are no rules of {operator!r}; known are {quoted_list(sorted(found.operators))}.")
     if as_json:
         options.print_result(found.to_dict(), as_json=True)
         return
-    rows = [[rule.operator, rule.outcome, ", ".join(map(str, rule.conditions)) or "always", rule.example]
-            for rule in rules]  # fmt: skip
+    rows = [[rule.operator, rule.outcome, words(rule.conditions), rule.example] for rule in rules]
     click.echo(table(("operator", "outcome", "where", "smallest graph"), rows, widest=120))
     click.echo(
         f"\n{found.runtime} {found.version}: {len(rules)} rules from {found.graphs} graphs, learned on "
         f"{found.processor}; reads opset {found.newest_opset} at most."
     )
+    if known is not None and known.note:
+        click.echo(known.note)
 
 
 @command.command("learn", short_help="Learn the rules of versions of a runtime from the runtimes themselves.")

@@ -34,7 +34,17 @@ class Condition:
         return (facts.get(self.fact, "-") == self.value) == self.holds_when
 
     def __str__(self) -> str:
-        return f"{self.fact} is {'' if self.holds_when else 'not '}{self.value}"
+        fact = self.fact.replace(", ", "'s ")
+        if self.fact.startswith("opset"):
+            return fact if (self.value == "yes") is self.holds_when else f"not {fact}"
+        if self.value == "-":
+            return f"{'no' if self.holds_when else 'some'} {fact}"
+        return f"{fact} is {'' if self.holds_when else 'not '}{self.value}"
+
+
+def words(conditions: Sequence[Condition]) -> str:
+    """Return conditions in a sentence, each once."""
+    return " and ".join(dict.fromkeys(map(str, conditions))) or "always"
 
 
 @dataclass(frozen=True)
@@ -52,8 +62,7 @@ class Rule:
         return all(condition.holds(facts) for condition in self.conditions)
 
     def __str__(self) -> str:
-        where = ", ".join(map(str, self.conditions)) or "always"
-        return f"{self.operator}: {self.outcome} ({where})"
+        return f"{self.operator}: {self.outcome} ({words(self.conditions)})"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from onnx import helper
 from embedl_deploy._table import Printed, html_page, table
 from embedl_deploy.dialect._facts import BEYOND, facts_of
 from embedl_deploy.dialect._model import read, replace_all
-from embedl_deploy.dialect._tables import Condition, RuleTable, get_table, known_versions, number
+from embedl_deploy.dialect._tables import Condition, RuleTable, get_table, known_versions, number, words
 from embedl_deploy.errors import DialectError, quoted_list
 from embedl_deploy.rules._cases import CENTER, Case, NoSuchGraphError, build
 from embedl_deploy.rules._learn import Journal
@@ -60,6 +60,8 @@ class Observed:
                 f"{self.runtime} {word} was not observed; known are {quoted_list(self.versions)}. "
                 "embedl-deploy dialect learn observes another."
             )
+        if len({number(each)[:2] for each in found}) > 1:
+            raise DialectError(f"{self.runtime} {word} may be {quoted_list(found)}; name one of them.")
         return found[-1]
 
     def save(self, path: Path) -> None:
@@ -134,7 +136,7 @@ class Change:
     @property
     def where(self) -> str:
         """The conditions in words."""
-        return ", ".join(map(str, self.conditions)) or "always"
+        return words(self.conditions)
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,10 +206,11 @@ pre { background: var(--soft); border-radius: 6px; padding: .6rem; overflow: aut
 def _card(change: Change) -> str:
     graph = escape(_drawn(example_graph(Case.parse(change.example))))
     seen = f"{change.nodes} {'node' if change.nodes == 1 else 'nodes'} show it"
+    graphs = "graph" if change.graphs == 1 else "graphs"
     return (
         f"<article><p>{escape(change.before)} → <span class='{_mark(change)}'>{escape(change.after)}</span></p>"
         f"<p class='where'>where {escape(change.where)}</p><pre>{graph}</pre>"
-        f"<p class='seen'>{seen}; seen on {change.graphs} graphs. {escape(change.example)}</p></article>"
+        f"<p class='seen'>{seen}; seen on {change.graphs} {graphs}. {escape(change.example)}</p></article>"
     )
 
 
@@ -234,6 +237,8 @@ def diff(runtime: str, old: str, new: str, *, folder: Path | None = None) -> Dia
     """
     observed = shipped(runtime) if folder is None else read_journals(runtime, folder)
     old, new = observed.version(old), observed.version(new)
+    if old == new:
+        raise DialectError(f"Both are {runtime} {old}; known are {quoted_list(observed.versions)}.")
     every = changes_in(observed, old, new, _unchanged(runtime, old, new) if folder is None else ())
     small = {_outcomes(each) for each in every if each.nodes <= MOST_NODES}
     # One that no small graph shows is listed with its large one.
