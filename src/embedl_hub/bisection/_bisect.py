@@ -14,7 +14,7 @@ from embedl_device.readers import MOST_DOCUMENT_BYTES, UnreadableError, parse_js
 from embedl_hub.bisection._operators import Operator, name_operators, operator_of
 from embedl_hub.bisection._oracle import STEP, Settings, Steps, Trials, as_value, decision_of
 from embedl_hub.bisection._plan import ANSWERS, ROUNDS, RUNTIME, BisectionPlan
-from embedl_hub.bisection._search import Cause, Decision, Found, Switch, search
+from embedl_hub.bisection._search import Answer, Cause, Decision, Found, Switch, search
 from embedl_hub.core.profile import ProfileError
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.refusal import refusals_as
@@ -62,6 +62,11 @@ class BisectionResult:
         return self.differ is not None and self.differ.is_bad
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether it is neither shown that the ends differ nor that they do not."""
+        return self.differ is not None and self.differ.answer is Answer.OPEN
+
+    @property
     def undecided(self) -> tuple[Switch, ...]:
         """What was neither shown to matter nor to be harmless."""
         return tuple(each for cause in self.found.causes for each in cause.undecided)
@@ -82,6 +87,12 @@ class BisectionResult:
         if not self.has_difference:
             facts = [each.name for each in self.refused if each.kind == "fact"]
             left = f" What cannot be switched differs too: {', '.join(facts)}." if facts else ""
+            if self.is_undecided:
+                return (
+                    f"Undecided: whether {self.metric} differs on {self.place} is not shown either way: "
+                    f"{_effect_words(self.metric, differ)} in {differ.sittings} sittings. Measure on a quieter "
+                    f"machine, or longer with --sitting-seconds.{left}"
+                )
             return (
                 f"No difference in {self.metric} is shown on {self.place}: nothing to explain ({differ.reason}).{left}"
             )
@@ -168,6 +179,12 @@ def bisect(
     store = ctx.client.store
     if store is None:
         raise ConfigError("A bisection is kept in a store: open the context with tracking.")
+    if not plan.switches:
+        raise ConfigError(
+            f"The records of runs {plan.good.run.id} and {plan.bad.run.id} differ in nothing that could be a cause: "
+            "what differs is noise, or was not recorded. To measure both in turns: embedl-hub compare --paired "
+            f"{plan.good.run.id} {plan.bad.run.id}"
+        )
     wanted = settings or Settings()
     key = _digest(plan, wanted)
     earlier = [] if again else [run for run in store.tagged(_KEY, [key]) if run.component == BISECTION]
@@ -207,7 +224,7 @@ def _carry_out(
     )  # fmt: skip
     _keep(run, result, name="plan")
     if not any(each.refusal is None for each in switches):
-        why = "; ".join(f"{each.name}: {each.refusal}" for each in switches) or "the records differ in nothing"
+        why = "; ".join(f"{each.name}: {each.refusal}" for each in switches)
         raise ConfigError(f"Nothing can be switched between runs {plan.good.run.id} and {plan.bad.run.id}: {why}.")
     found = search(switches, trials)
     operators: tuple[Operator, ...] = ()

@@ -9,6 +9,7 @@ import click
 
 from embedl_hub.cli._output import COULD_NOT_MEASURE, PATH, emit, home_option, json_option, pairs, table
 from embedl_hub.cli._steps import open_context
+from embedl_hub.core.document import find_metric
 from embedl_hub.errors import ConfigError, HubError, TrackingError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def command(  # noqa: PLR0913 - options
     Everything recorded that differs is a switch. Trials with some switches set as in BAD are measured in turns with
     both ends, until a smallest set is left that explains the difference. Each decision is a run; the same command goes
     on where it was stopped. Exit code 0: a cause was found, or there is nothing to explain; 2: wrong usage; 3: it could
-    not be measured.
+    not be measured, or stayed undecided.
     """
     from embedl_hub.bisection import Settings, bisect, plan_bisection  # noqa: PLC0415 - few commands need it
 
@@ -73,11 +74,19 @@ def command(  # noqa: PLR0913 - options
         emit(result.as_dict())
     else:
         _show(result)
-    if result.has_difference and not any(cause.switches for cause in result.found.causes):
+    if result.is_undecided or (result.has_difference and not any(cause.switches for cause in result.found.causes)):
         ctx.exit(COULD_NOT_MEASURE)
 
 
 def _show_switches(plan: BisectionPlan) -> None:
+    recorded = [side.run.metric(plan.metric) for side in (plan.good, plan.bad)]
+    if recorded[0] is not None and recorded[1] is not None and recorded[0].value:
+        good, bad = recorded[0].value, recorded[1].value
+        click.echo(f"Recorded: {plan.metric} {good:.4g} in GOOD, {bad:.4g} in BAD (× {bad / good:.3g}).")
+        if (bad > good) is find_metric(plan.metric).is_more_better and bad != good:
+            click.echo("! By the records BAD is the better one; if that is not what you ask, exchange the two runs.")
+    if not plan.switches:
+        return
     click.echo(f"Measured on {plan.place}. What differs:")
     rows = [(each.name, each.good, each.bad, each.refusal or "can be switched") for each in plan.switches]
     table(("", "GOOD", "BAD", ""), rows, folds=True)

@@ -9,8 +9,10 @@ from click.testing import CliRunner
 from support.bisection_nets import device, profiled
 from support.models import residual_net
 
+from embedl_hub.bisection import BISECTION
 from embedl_hub.cli.bisect import command
 from embedl_hub.core import HubContext
+from embedl_hub.tracking import Store
 
 
 @pytest.mark.parametrize(
@@ -39,4 +41,8 @@ def test_runs_that_differ_in_nothing_are_wrong_usage(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, [run, other, "--here", "--home", str(tmp_path / "home")])
 
     assert done.exit_code == 2, done.output
-    assert "Nothing can be switched" in done.output
+    assert "differ in nothing that could be a cause" in done.output
+    assert "compare --paired" in done.output
+    assert "Recorded: latency_median" in done.output
+    with Store(tmp_path / "home") as store:
+        assert not store.runs(f"component = '{BISECTION}'")

@@ -93,8 +93,8 @@ def test_what_is_undecided_stands_apart_from_the_cause(tmp_path: Path) -> None:
     assert "without threads" in html
 
 
-def test_one_that_goes_on_shows_what_is_decided(tmp_path: Path) -> None:
-    """A bisection without a result says so and draws the plan it has."""
+def test_one_that_ended_without_an_answer_shows_its_plan(tmp_path: Path) -> None:
+    """A bisection without a result says so and does not claim to go on."""
     with Store(tmp_path / "home") as store:
         with Client("bisected", store).start_run("CUSTOM", "bisect", component=BISECTION) as run:
             result = BisectionResult(run.id, "g", "b", "latency_median", "here", 0.01, 0.02, (), Found(), ())
@@ -102,4 +102,4 @@ def test_one_that_goes_on_shows_what_is_decided(tmp_path: Path) -> None:
             run.log_artifact(tmp_path / "plan.json", name="plan")
         html = TestClient(page.app(lambda: store)).get(f"/bisections/{run.id}").text
 
-    assert "It has not ended yet" in html
+    assert "It ended before it had an answer" in html
