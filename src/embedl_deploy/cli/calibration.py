@@ -35,8 +35,9 @@ def check(  # noqa: PLR0913 - a parameter per option
 ) -> int:  # fmt: skip
     """Compare --data with what MODEL keeps of its training data, and say what more of it would change.
 
-    MODEL is package.module:callable, or the path of a .pt2 file. Exits with 3 when the data looks faulty: channels in
-    the other order, another range, normalization that is missing or done twice, another layout, noise.
+    Without --target it is quantized for this machine. MODEL is package.module:callable, or the path of a .pt2 file.
+    Exits with 3 when the data looks faulty: channels in the other order, another range, normalization that is missing
+    or done twice, another layout, noise.
     """
     from embedl_deploy.cli.model import load_model, tensors  # noqa: PLC0415 - --help needs no torch
     from embedl_deploy.errors import InputError  # noqa: PLC0415
@@ -48,6 +49,10 @@ def check(  # noqa: PLR0913 - a parameter per option
         raise InputError("The shapes are those of --data; leave --shape out.")
     if labels is not None and evaluation is None:
         raise InputError("The labels are of the samples to evaluate on: give --evaluation too.")
+    if only_data and (evaluation is not None or target is not None or backend is not None):
+        raise InputError("--only-data quantizes nothing: leave --evaluation, --target and --backend out.")
+    if not only_data and target is None and backend is None:
+        target = "here"  # what is asked first is about the data, and needs none
     batches = list(tensors(data))
     held = None if evaluation is None else list(_labeled(evaluation, labels))
     verdict = check_calibration(
@@ -56,7 +61,10 @@ def check(  # noqa: PLR0913 - a parameter per option
     )  # fmt: skip
     options.print_result(verdict, as_json=as_json)
     if html is not None:
-        verdict.save_html(html)
+        try:
+            verdict.save_html(html)
+        except OSError as error:
+            raise InputError(f"The page cannot be written to {html}: {error.strerror}.") from error
     return 0 if verdict.passed else options.BROKEN
 
 

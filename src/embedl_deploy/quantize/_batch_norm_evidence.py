@@ -53,6 +53,9 @@ class Moments:
         return len(self.mean)
 
 
+_FAR = 0.99 * _MOST
+
+
 @dataclass(frozen=True)
 class LayerFit:
     """How far the input of one normalization layer lies from the statistics it keeps."""
@@ -65,8 +68,10 @@ class LayerFit:
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of a table."""
-        ratio = f"x{math.exp(self.spread):.2f}"
-        return (self.name, str(self.channels), f"{self.distance:.2f}", f"{self.shift:.2f}", ratio)
+        # What is farther off counts as that far: the numbers beyond it are not measured.
+        ratio = f"{'> ' if self.spread >= _FAR else '< ' if self.spread <= -_FAR else ''}x{math.exp(self.spread):.2f}"
+        shift = f"{'> ' if self.shift >= _FAR else ''}{self.shift:.2f}"
+        return (self.name, str(self.channels), f"{self.distance:.2f}", shift, ratio)
 
 
 def find_norms(model: nn.Module) -> tuple[dict[str, Norm], int]:

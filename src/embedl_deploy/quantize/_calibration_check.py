@@ -62,7 +62,12 @@ class CalibrationVerdict(Printed):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The findings, a sentence each."""
+        """The findings, a sentence each; of what faulty data would give, none."""
+        if not self.passed and (self.scales is not None or self.drop is not None):
+            return (
+                self.evidence.line,
+                "Scales and drop: not told, they are of this data. Prepare it as said, and check again.",
+            )
         scales = () if self.scales is None else (str(self.scales),)
         drop = (f"Drop: not measured, {self.reason}",) if self.drop is None and self.reason else ()
         return (self.evidence.line, *scales, *(drop if self.drop is None else (str(self.drop),)))
@@ -75,7 +80,7 @@ class CalibrationVerdict(Printed):
         return head, [fit.row() for fit in self.evidence.layers]
 
     def _scales(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        changes = () if self.scales is None else self.scales.unsettled[:_ROWS]
+        changes = () if self.scales is None or not self.passed else self.scales.unsettled[:_ROWS]
         return ("scale", "growth", "spread"), [
             (change.name, f"{change.growth:+.1%}", f"{change.spread:.1%}") for change in changes
         ]

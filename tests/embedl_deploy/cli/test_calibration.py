@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from embedl_deploy.cli.main import cli
 from embedl_deploy.errors import InputError
+from embedl_deploy.quantize._batch_norm_evidence import LayerFit
 
 NET = """
 import torch
@@ -81,3 +82,26 @@ def test_what_is_missing_is_said(place: Path) -> None:
         call("calibration_net:made")
     with pytest.raises(InputError, match="leave --shape out"):
         call("calibration_net:made", "--data", "right", "--shape", "1x3x16x16")
+
+
+def test_what_is_asked_about_data_needs_no_target(place: Path) -> None:
+    """It is quantized for this machine; of faulty data neither scales nor drop are told, as they would look fine."""
+    code, told = call("calibration_net:made", "--data", "wrong")
+    assert code == 3
+    assert "looks faulty" in told
+    assert "Scales and drop: not told" in told
+    assert "SQNR" not in told
+
+
+def test_pages_that_cannot_be_written_and_options_that_contradict_are_told(place: Path) -> None:
+    """In one sentence, after the verdict was printed."""
+    with pytest.raises(InputError, match=r"cannot be written to .*nosuch.*No such file"):
+        call("calibration_net:made", "--data", "right", "--only-data", "--html", "nosuch/page.html")
+    with pytest.raises(InputError, match="--only-data quantizes nothing: leave --evaluation"):
+        call("calibration_net:made", "--data", "right", "--only-data", "--target", "here")
+
+
+def test_numbers_beyond_what_counts_are_bounds() -> None:
+    """A ratio of 255 is not measured as the 148 at which it is cut."""
+    assert LayerFit("1", 8, 5.0, 5.0, 5.0).row()[3:] == ("> 5.00", "> x148.41")
+    assert LayerFit("1", 8, 0.1, 0.07, 0.0).row()[3:] == ("0.07", "x1.00")
