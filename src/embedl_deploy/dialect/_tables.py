@@ -20,6 +20,8 @@ FLOAT = "float"
 ANY = "*"
 """Instead of an operator: a rule that holds for all of them."""
 
+_NEIGHBORS = frozenset({"after", "after that", "before", "before that"})
+
 
 @dataclass(frozen=True)
 class Condition:
@@ -38,7 +40,9 @@ class Condition:
         if self.fact.startswith("opset"):
             return fact if (self.value == "yes") is self.holds_when else f"not {fact}"
         if self.value == "-":
-            return f"{'no' if self.holds_when else 'some'} {fact}"
+            is_thing = self.fact in _NEIGHBORS or "moved" in self.fact
+            absent, present = ("nothing", "something") if is_thing else ("no", "some")
+            return f"{absent if self.holds_when else present} {fact}"
         return f"{fact} is {'' if self.holds_when else 'not '}{self.value}"
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from embedl_deploy.cli.main import cli
 from embedl_deploy.dialect import known_versions
+from embedl_deploy.dialect._tables import Condition, words
 from embedl_deploy.errors import DialectError
 from embedl_deploy.rules import Case, DialectDiff, Journal, OnnxRuntimeProbe, diff, example_graph
 from embedl_deploy.rules._cases import CENTER, plain_cases
@@ -125,3 +126,17 @@ def test_every_change_that_ships_has_a_small_graph() -> None:
     assert {(each.operator, each.before, each.after) for each in large} <= {
         ("Conv", "refused", "float"), ("MatMul", "refused", "integer QGemm"), ("LeakyRelu", "float", "refused"),
     }  # fmt: skip
+
+
+def test_conditions_read_as_a_sentence() -> None:
+    """Each once, joined by "and"; a fact that is missing is not called a dash."""
+    parts = (
+        Condition("opset 22 or newer", "yes", False), Condition("moved to input 0", "-", False),
+        Condition("after, output", "int8", True), Condition("after", "-", True), Condition("after", "-", True),
+        Condition("input 2", "-", True),
+    )  # fmt: skip
+    assert words(parts) == (
+        "not opset 22 or newer and something moved to input 0 and after's output is int8 and nothing after "
+        "and no input 2"
+    )
+    assert words(()) == "always"
