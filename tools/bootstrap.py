@@ -8,7 +8,9 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
 import venv
+from collections import deque
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -16,6 +18,8 @@ VENV = ROOT / ".venv"
 NEEDED = (3, 11)
 VERSION = "src/embedl_device/_version.py"
 CONSTRAINTS = "requirements/constraints.txt"
+SIZES = "requirements/sizes.txt"
+SHOWN_MB = 20
 
 
 def fingerprint(name: str) -> str:
@@ -45,6 +49,84 @@ def made_with() -> tuple[int, int] | None:
     return (3, int(folders[0].parent.name.partition(".")[2])) if folders else None
 
 
+def size_of(name: str) -> str:
+    """Say what will be downloaded; tools/sizes.py measured it for the pinned versions on x86-64."""
+    for line in (ROOT / SIZES).read_text().splitlines():
+        words = line.split()
+        if words[:1] == [name]:
+            packages, download, disk = words[1:]
+            return (
+                f"{packages} packages, about {download} MB to download where pip has none of them yet, {disk} MB on "
+                "disk; most of it is torch and the runtimes."
+            )
+    return "some minutes, most of it torch."
+
+
+class Progress:
+    """Shows pip at work in a line: pip's own pages of output, warnings included, are kept in a file."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._is_terminal = sys.stderr.isatty()
+        self._count = 0
+
+    def line(self, text: str) -> None:
+        """Take a line of pip's."""
+        word, _, rest = text.partition(" ")
+        if word in ("Collecting", "Obtaining"):
+            self._count += 1
+            self._show(f"{self._count} packages found, now {rest.split()[0]}", lasting=False)
+        elif word == "Downloading" and is_large(rest):
+            self._show(f"downloading {rest}", lasting=True)
+        elif text.startswith("Installing collected packages"):
+            self._show(f"unpacking {text.count(',') + 1} packages", lasting=True)
+
+    def end(self) -> None:
+        """Leave the terminal's last line as it was."""
+        if self._is_terminal:
+            sys.stderr.write("\r\x1b[K")
+
+    def _show(self, text: str, *, lasting: bool) -> None:
+        text = f"{time.monotonic() - self._started:5.0f} s  {text}"
+        if self._is_terminal:
+            sys.stderr.write(f"\r\x1b[K{text[:100]}")
+            sys.stderr.flush()
+        elif lasting:
+            sys.stderr.write(text + "\n")
+
+
+def is_large(text: str) -> bool:
+    """Tell whether what pip downloads, as in ``torch-2.13.0.whl (190.2 MB)``, is worth a line."""
+    words = text.rstrip(")").rpartition("(")[2].split()
+    try:
+        return len(words) == 2 and (words[1] == "GB" or (words[1] == "MB" and float(words[0]) >= SHOWN_MB))
+    except ValueError:
+        return False
+
+
+def install(argv: list[str], log: Path) -> None:
+    """Run pip, show how far it is, keep what it says; its last lines are shown when it fails."""
+    argv = [*argv, "--progress-bar", "off"]
+    progress, last = Progress(), deque[str](maxlen=20)
+    with (
+        log.open("a", encoding="utf-8") as kept,
+        subprocess.Popen(
+            argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as pip,
+    ):
+        assert pip.stdout is not None  # noqa: S101 - it was asked for
+        for line in pip.stdout:
+            kept.write(line)
+            text = line.strip()
+            progress.line(text)
+            if text and not text.startswith(("WARNING", "[notice]")):
+                last.append(text)
+    progress.end()
+    if pip.returncode:
+        sys.stderr.write("\n".join([*last, f"All that pip said is in {log}.", ""]))
+        raise subprocess.CalledProcessError(pip.returncode, argv)
+
+
 def prepare(name: str) -> None:
     """Create or update .venv unless its stamp already matches."""
     stamp = VENV / f"stamp-{name}"
@@ -55,7 +137,7 @@ def prepare(name: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.exists() and stamp.read_text() == wanted:
             return
-        sys.stderr.write(f"Setting up .venv from requirements/{name}.txt (once; some minutes, most of it torch) ...\n")
+        sys.stderr.write(f"Setting up .venv from requirements/{name}.txt, once: {size_of(name)}\n")
         other = made_with()
         if other not in (None, sys.version_info[:2]):
             found, this = (".".join(map(str, version)) for version in (other, sys.version_info[:2]))
@@ -63,12 +145,14 @@ def prepare(name: str) -> None:
         if not (VENV / "bin" / "python").exists():
             # Links, as `python -m venv` makes them: a copied program may not find its shared library.
             venv.create(VENV, symlinks=True, with_pip=True)
-        pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *constraints(), "--requirement", f"requirements/{name}.txt"], cwd=ROOT, check=True)
+        pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+        log = VENV / f"setup-{name}.log"
+        log.unlink(missing_ok=True)
+        install([*pip, *constraints(), "--requirement", f"requirements/{name}.txt"], log)
         alone = f"requirements/{name}-nodeps.txt"
         if (ROOT / alone).exists():
             # Packages whose own pins would replace what the first file installed.
-            subprocess.run([*pip, "--no-deps", "--requirement", alone], cwd=ROOT, check=True)
+            install([*pip, "--no-deps", "--requirement", alone], log)
         stamp.write_text(wanted)
 
 

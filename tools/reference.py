@@ -495,10 +495,10 @@ def decisions_page() -> str:
 
 
 def examples_page() -> str:
-    """Return the list of examples, the whole way first."""
+    """Return the list of examples."""
     folders = sorted(path.parent for path in (ROOT / "examples").glob("*/README.md"))
     lines = [*_EXAMPLES_HEAD.splitlines(), "", "| example | what it shows |", "|---|---|"]
-    for folder in sorted(folders, key=lambda each: (each.name != "journey", each.name)):
+    for folder in folders:
         readme = folder / "README.md"
         # A lazy reader gets the first sentence of the page, which says what the example shows.
         text = " ".join(readme.read_text(encoding="utf-8").split("\n\n")[1].split())

@@ -23,6 +23,7 @@ import handwritten
 import report
 from figures import Figure, declared
 
+from embedl_demo.digits import load_digits
 from embedl_deploy import transform
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import (
@@ -41,7 +42,7 @@ RECIPES = {"the recipe": QatRecipe(), "with distillation": QatRecipe(distillatio
 def measure(seed: int) -> dict[str, Any]:
     """Train, quantize and train on with one seed, and return accuracies in per cent."""
     torch.manual_seed(seed)
-    training, testing = handwritten.load()
+    training, testing = load_digits()
     model = handwritten.network()
     handwritten.train(model, training, epochs=5, rate=0.01)
     example, images, labels = (training[0][:1],), *training

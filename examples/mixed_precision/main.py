@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 import handwritten
 
+from embedl_demo.digits import load_digits, share_right
 from embedl_deploy import transform
 from embedl_deploy.export import export_onnx
 from embedl_deploy.onnxruntime import ONNXRUNTIME
@@ -38,7 +39,7 @@ def main() -> None:
     """Print the accuracy in float, quantized throughout, and within the goal."""
     torch.manual_seed(1)
     torch.set_num_threads(1)
-    (images, labels), testing = handwritten.load()
+    (images, labels), testing = load_digits()
     # The goal is judged on digits that nothing was trained with, and the result on others still.
     training, held_out = (images[:3000], labels[:3000]), (images[3000:], labels[3000:])
     model = handwritten.network()
@@ -68,7 +69,7 @@ def main() -> None:
     print(
         f"{f'4-bit weights but for {len(search.islands)} layer(s)':<40} {handwritten.accuracy(mixed, testing):5.1f} %"
     )
-    print(f"{'the same file in ONNX Runtime':<40} {handwritten.share_right(scores, testing[1]):5.1f} %")
+    print(f"{'the same file in ONNX Runtime':<40} {share_right(scores, testing[1]):5.1f} %")
     assert search.met, "the search must reach the goal"
 
 

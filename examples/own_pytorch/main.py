@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 import handwritten
 
+from embedl_demo.digits import Batch, load_digits, share_right
 from embedl_deploy import transform
 from embedl_deploy.export import export_onnx, verify
 from embedl_deploy.onnxruntime import ONNXRUNTIME
@@ -40,15 +41,15 @@ class Row:
     size_kb: float
 
 
-def trained() -> tuple[nn.Module, handwritten.Batch, handwritten.Batch]:
+def trained() -> tuple[nn.Module, Batch, Batch]:
     """Return a trained model and its data; yours comes from where you keep it."""
-    training, testing = handwritten.load()
+    training, testing = load_digits()
     model = handwritten.network(width=64)
     handwritten.train(model, training, epochs=1, rate=0.01)
     return model, training, testing
 
 
-def deploy(model: nn.Module, training: handwritten.Batch, folder: Path) -> dict[str, Path]:
+def deploy(model: nn.Module, training: Batch, folder: Path) -> dict[str, Path]:
     """Write the model as a float and as an INT8 file, and prove the INT8 one."""
     example = (training[0][:1],)
     network = transform(model, example, ONNXRUNTIME)
@@ -70,7 +71,7 @@ def deploy(model: nn.Module, training: handwritten.Batch, folder: Path) -> dict[
     return files
 
 
-def measure(files: dict[str, Path], testing: handwritten.Batch, home: Path) -> list[Row]:
+def measure(files: dict[str, Path], testing: Batch, home: Path) -> list[Row]:
     """Compile, profile and invoke each file on this machine; every step is a recorded run."""
     here = Device("here", provider_type="local", provider_config=ONNXRuntimeConfig(threads=1, min_seconds=0.3))
     rows = []
@@ -82,7 +83,7 @@ def measure(files: dict[str, Path], testing: handwritten.Batch, home: Path) -> l
             (scores,) = answer.output.values()
             median = profile.latency_median or profile.latency
             size = model.path.size_bytes / 1e3
-            right = handwritten.share_right(scores, testing[1])
+            right = share_right(scores, testing[1])
             rows.append(Row(name, right, median.value, str(profile.verdict), size))
         print(f"runs stored in {ctx.home}")
     return rows

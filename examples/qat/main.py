@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 import handwritten
 
+from embedl_demo.digits import load_digits, share_right
 from embedl_deploy import transform
 from embedl_deploy.export import export_onnx
 from embedl_deploy.onnxruntime import ONNXRUNTIME
@@ -25,7 +26,7 @@ def main() -> None:
     """Print accuracy before, after quantizing, and after training on."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    training, testing = handwritten.load()
+    training, testing = load_digits()
     model = handwritten.network()
     handwritten.train(model, training, epochs=5, rate=0.01)
     example = (training[0][:1],)
@@ -49,7 +50,7 @@ def main() -> None:
         path = export_onnx(quantized, (testing[0],), Path(folder) / "digits.onnx")
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (found,) = session.run(None, {session.get_inputs()[0].name: testing[0].numpy()})
-    rows.append(("the exported file in ONNX Runtime", handwritten.share_right(found, testing[1])))
+    rows.append(("the exported file in ONNX Runtime", share_right(found, testing[1])))
     for name, value in rows:
         print(f"{name:<34} {value:5.1f} %")
     assert rows[2][1] > rows[1][1], "training with the pairs in place must give accuracy back"

@@ -10,20 +10,21 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 import handwritten
 
+from embedl_demo.digits import TRAINING, Batch, load_digits
 from embedl_deploy import transform
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import Precision, QatRecipe, QuantConfig, TensorQuantConfig, quantize
 
 RECIPE = QatRecipe(epochs=2)
 BATCH = 50
-STEPS = RECIPE.epochs * handwritten.TRAINING // BATCH
+STEPS = RECIPE.epochs * TRAINING // BATCH
 
 
-def quantized() -> tuple[fx.GraphModule, handwritten.Batch, handwritten.Batch]:
+def quantized() -> tuple[fx.GraphModule, Batch, Batch]:
     """Return a network with 4-bit weights, and digits to train and to test with."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    training, testing = handwritten.load()
+    training, testing = load_digits()
     model = handwritten.network()
     handwritten.train(model, training, epochs=3, rate=0.01)
     example = (training[0][:1],)

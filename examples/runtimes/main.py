@@ -19,6 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 import handwritten
 
+from embedl_demo.digits import load_digits
 from embedl_deploy import transform
 from embedl_deploy.dialect import dialect_for
 from embedl_deploy.export import export_onnx
@@ -57,7 +58,7 @@ RUNTIMES = tuple(
 
 def write_files(folder: Path, runtimes: list[Runtime]) -> float:
     """Train, quantize once, write a file in each runtime's dialect, and return the accuracy that was simulated."""
-    training, testing = handwritten.load()
+    training, testing = load_digits()
     model = handwritten.network(width=32)
     handwritten.train(model, training, epochs=1, rate=0.01)
     example = (training[0][:1],)

@@ -97,6 +97,7 @@ def _check_wheel(wheel: Path, name: str, pyproject: dict[str, Any]) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     packages = {each.partition("/")[0] for each in names if ".dist-info/" not in each}
     assert packages <= {
+        "embedl_demo",
         "embedl_hub",
         "embedl_deploy",
         "embedl_device",
@@ -210,7 +211,7 @@ class Empty:
         done = subprocess.run([*argv, *wanted], capture_output=True, text=True, check=False, timeout=600)
         assert done.returncode == 0, done.stderr
 
-    def run(self, program: str, *words: str) -> str:
+    def run(self, program: str, *words: str, seconds: float = 120) -> str:
         """Run one of its programs far from the repository."""
         argv = [str(self._folder / "bin" / program), *words]
         done = subprocess.run(
@@ -218,7 +219,7 @@ class Empty:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=seconds,
             cwd=self._folder,
             env={"PATH": "/usr/bin:/bin"},
         )
@@ -299,6 +300,18 @@ def test_deploy_and_its_backends(empty: Empty) -> None:
     assert set(empty.run("python", "-c", found).split()) == {name.rpartition("-")[2] for name in backends}
     empty.install("edgeproof-deploy[onnx]", "edgeproof-device", *backends)
     assert "Usage:" in empty.run("embedl-deploy", "--help")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_whole_with_its_demo(empty: Empty, capsys: pytest.CaptureFixture[str]) -> None:
+    """The two lines of the README, from nothing: the same table as ./run."""
+    empty.install("edgeproof[demo]", *(name for name in DISTS if name != "edgeproof"))
+    _say(capsys, f"edgeproof[demo]: {empty.size_mb():.0f} MB")
+    empty.imports(_faces("embedl_demo"))
+    said = empty.run("embedl-hub", "demo", "--quick", seconds=600)
+    assert said.count("PASS") == 3
+    assert "embedl-hub ui --home" in said
 
 
 def test_one_version_for_all() -> None:

@@ -43,7 +43,7 @@ _MODULE = "embedl_hub.toolchains.tensorrt.rtx"
 
 @dataclass(frozen=True)
 class Request:
-    """What to build and for what; paths are text, for the journey as JSON."""
+    """What to build and for what; paths are text, for the way there as JSON."""
 
     model: str
     output: str

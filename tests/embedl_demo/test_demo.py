@@ -1,8 +1,7 @@
-"""The journey of ./run, in its quick form: the table's facts, the runs behind it and how they hang together."""
+"""The demo of ./run, in its quick form: the table's facts, the runs behind it and how they hang together."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
@@ -12,14 +11,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from embedl_demo import _demo as demo_steps
+from embedl_demo import _showing as showing
+from embedl_demo import cli
 from embedl_deploy.dialect import dialect_for
 from embedl_deploy.export import BoundaryRow, Verification
 from embedl_hub.core import HubContext
 from embedl_hub.tracking import Run, RunStatus, RunType, Store
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "examples/journey/main.py"
+DEMO = [sys.executable, "-W", "error", "-m", "embedl_hub", "demo"]
 
 
 def only(store: Store, name: str) -> Run:
@@ -37,14 +39,14 @@ def sources(store: Store, run: Run) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def journey(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What a second journey in a store prints, and its home."""
-    home = tmp_path_factory.mktemp("journey") / ".embedl"
-    with HubContext("journey", home=home) as ctx, ctx.client.start_run(RunType.CUSTOM, "journey") as run:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What a second demo in a store prints, and its home."""
+    home = tmp_path_factory.mktemp("demo") / ".embedl"
+    with HubContext("demo", home=home) as ctx, ctx.client.start_run(RunType.CUSTOM, "demo") as run:
         run.log_tag("earlier", "yes")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDL_HUB_")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", SCRIPT, "--quick"],
+        [*DEMO, "--quick"],
         cwd=home.parent, capture_output=True, text=True, timeout=280, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -52,13 +54,13 @@ def journey(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return done.stdout, home
 
 
-def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
+def test_the_table_says_what_was_found(demo: tuple[str, Path]) -> None:
     """Accuracy, latency with its uncertainty and verdict, size, memory, parity, what was fused."""
-    text, home = journey
-    assert "Journey number 2 here" in text
+    text, home = demo
+    assert "Demo number 2 here" in text
     assert "MNIST proves nothing about a quantizer" in text
     with Store(home) as store:
-        (run,) = [run for run in store.runs() if run.name == "journey" and "earlier" not in run.tags]
+        (run,) = [run for run in store.runs() if run.name == "demo" and "earlier" not in run.tags]
         table: Any = run.params["table"].value
         shares = {metric.name: metric.value for metric in run.metrics}
         profile = only(store, "profile ONNX Runtime INT8")
@@ -86,14 +88,14 @@ def test_the_table_says_what_was_found(journey: tuple[str, Path]) -> None:
     assert table["compiled"]["TensorRT INT8"] == "TensorRT-RTX, not run"
 
 
-def test_every_step_is_a_run_that_leads_back_to_the_training(journey: tuple[str, Path]) -> None:
+def test_every_step_is_a_run_that_leads_back_to_the_training(demo: tuple[str, Path]) -> None:
     """From the profile of INT8 through compiling, exporting, quantizing and transforming, by content."""
-    _, home = journey
+    _, home = demo
     with Store(home) as store:
         assert {run.status for run in store.runs()} == {RunStatus.FINISHED}
-        whole = next(run for run in store.runs() if run.name == "journey" and "earlier" not in run.tags)
+        whole = next(run for run in store.runs() if run.name == "demo" and "earlier" not in run.tags)
         parts = {run.name for run in store.lineage(whole.id).parts}
-        assert parts == {run.name for run in store.runs()} - {"journey"}
+        assert parts == {run.name for run in store.runs()} - {"demo"}
         steps = ["quantize for {0}", "transform for {0}", "train"]
         assert sources(store, only(store, "profile ONNX Runtime INT8")) == [
             "compile ONNX Runtime INT8", "export INT8 for onnxruntime", *(step.format("onnxruntime") for step in steps),
@@ -106,12 +108,12 @@ def test_every_step_is_a_run_that_leads_back_to_the_training(journey: tuple[str,
         ]  # fmt: skip
 
 
-def test_the_pages_are_there(journey: tuple[str, Path]) -> None:
+def test_the_pages_are_there(demo: tuple[str, Path]) -> None:
     """The report holds the table and leads to the others."""
-    text, home = journey
-    folder = home / "journey"
+    text, home = demo
+    folder = home / "demo"
     assert f"The report: {folder / 'report.html'}" in text
-    assert f"./run ui --home {home}" in text
+    assert f"embedl-hub ui --home {home}" in text
     report = (folder / "report.html").read_text()
     assert "PASS" in report
     names = ("compare", "transform-onnxruntime", "transform-tensorrt")
@@ -122,39 +124,32 @@ def test_the_pages_are_there(journey: tuple[str, Path]) -> None:
 
 def test_a_failed_proof_is_never_quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands first, on the terminal and on the page, with its cause, and the exit code is not 0."""
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    showing, journey_main = (importlib.import_module(name) for name in ("showing", "main"))
     row = BoundaryRow("r0", "stem", "QLinearConv", 22, 0, None, None, None, inside=False)
     failed = Verification((), (row,), 1, family="x86-avx2", cause="this processor has no VNNI: ...; relower it")
-    built = SimpleNamespace(verification=failed, file=tmp_path / "int8.onnx")
+    built: Any = SimpleNamespace(verification=failed, file=tmp_path / "int8.onnx")
     said = showing.failures(built)
     assert said == [f"int8.onnx: {failed.verdict}"]
     assert "no VNNI" in said[0]
     table = showing.Table((showing.Column("PyTorch", 50.0),), 1)
     page = showing.write_page(tmp_path / "report.html", table, said, ["a remark"], []).read_text()
     assert page.index("no VNNI") < page.index("<table>") < page.index("a remark")
-    monkeypatch.setattr(journey_main, "run_all", lambda *_: False)
-    monkeypatch.setattr(sys, "argv", ["main.py", "--home", str(tmp_path)])
-    with pytest.raises(SystemExit) as caught:
-        journey_main.main()
-    assert caught.value.code == 3
+    monkeypatch.setattr(cli, "run_demo", lambda *_, **__: False)
+    assert CliRunner().invoke(cli.command, ["--home", str(tmp_path)]).exit_code == 3
 
 
 def test_a_runtime_that_is_not_installed_is_said_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its column is left out; the others are made."""
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    journey_main = importlib.import_module("main")
-    assert journey_main.Journey._missing() == []
-    monkeypatch.setattr(journey_main, "is_here", lambda _: False)
-    assert journey_main.Journey._missing() == [("OpenVINO", "pip install 'edgeproof-hub[openvino]'")]
+    assert demo_steps.Demo._missing() == []
+    monkeypatch.setattr(demo_steps, "is_here", lambda _: False)
+    assert demo_steps.Demo._missing() == [("OpenVINO", "pip install 'edgeproof-hub[openvino]'")]
 
 
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
     """One line, exit code 130, and runs that say that they were stopped."""
     with subprocess.Popen(
-        [sys.executable, SCRIPT, "--quick", "--home", tmp_path / "home"],
+        [*DEMO, "--quick", "--home", tmp_path / "home"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -162,7 +157,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, complaint = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert complaint.strip() == f"journey: stopped; what it recorded so far is kept in {tmp_path / 'home'}."
+    assert complaint.strip() == f"demo: stopped; what it recorded so far is kept in {tmp_path / 'home'}."
     with Store(tmp_path / "home") as store:
         assert {run.status for run in store.runs()} == {RunStatus.KILLED}
 
@@ -175,7 +170,7 @@ def test_missing_digits_are_said(tmp_path: Path) -> None:
         "metadata.files = files\n"
     )
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--quick", "--home", tmp_path / "home"],
+        [*DEMO, "--quick", "--home", tmp_path / "home"],
         capture_output=True, text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 1

@@ -1,20 +1,20 @@
-"""What the journey found: one table for the terminal, and the same on a page that leads to the others."""
+"""What the demo found: one table for the terminal, and the same on a page that leads to the others."""
 
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
+
+from embedl_hub.terminal import styled_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from building import Built
-    from measuring import Measured
-
+    from embedl_demo._building import Built
+    from embedl_demo._measuring import Measured
     from embedl_device.statistics import Ratio
     from embedl_hub.core.invoke import Parity
 
@@ -117,9 +117,11 @@ def failures(*all_built: Built) -> list[str]:
     return [f"{built.file.name}: {built.verification.verdict}" for built in all_built if not built.verification.passed]
 
 
-def in_red(text: str) -> str:
-    """Make a text red where it is read on a terminal."""
-    return f"\x1b[1;31m{text}\x1b[0m" if sys.stdout.isatty() else text
+def print_failures(failed: Sequence[str]) -> None:
+    """Print what failed its proof in red, where it is read on a terminal."""
+    console = styled_console()
+    for one in failed:
+        console.print(one, style="bold red", soft_wrap=True)
 
 
 def _latency(measured: Measured) -> str:
@@ -197,7 +199,7 @@ def write_page(
     text = "\n".join(f"<p>{escape(remark)}</p>" for remark in remarks)
     path.write_text(
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width"><title>Edgeproof: the journey</title>'
+        f'<meta name="viewport" content="width=device-width"><title>Edgeproof: the demo</title>'
         f"<style>{_STYLE}</style></head><body>\n<h1>From PyTorch to a measured INT8 model</h1>\n"
         f'{alarm}<div class="scroll" tabindex="0" role="region" aria-label="Figures"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>\n{text}\n<ul>\n{links}\n</ul>\n"

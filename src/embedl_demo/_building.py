@@ -16,9 +16,9 @@ from embedl_hub.core.component import RunType
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from digits import Digits
     from torch import nn
 
+    from embedl_demo.digits import Digits
     from embedl_deploy import TransformResult
     from embedl_deploy.backend import Backend
     from embedl_deploy.dialect import Contract

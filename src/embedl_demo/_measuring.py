@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from building import INPUT, OUTPUT
-
+from embedl_demo._building import INPUT, OUTPUT
+from embedl_device.readers import read_json
 from embedl_hub.core.compile import TensorRTCompiler
 from embedl_hub.core.component import RunType
 from embedl_hub.core.toolchain import find_component
@@ -65,7 +64,7 @@ class Bench:
         return Measured(
             model.path.size_bytes,
             profile,
-            json.loads(profile.output_file.local().read_text(encoding="utf-8")),
+            read_json(profile.output_file.local()),
             answer.output[OUTPUT],
             answer.compare({OUTPUT: expected}),
         )

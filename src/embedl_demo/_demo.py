@@ -1,49 +1,35 @@
-"""The journey: a network from PyTorch to a measured INT8 deployment, every step a run that can be found again.
-
-python examples/journey/main.py            what ./run does; a minute or two on two cores
-python examples/journey/main.py --quick    two epochs, fewer digits, short measurements: figures mean less
-"""
+"""A network from PyTorch to a measured INT8 deployment, every step a run that can be found again."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedl_deploy.errors import DeployError
 from embedl_hub.comparison import compare
 from embedl_hub.core import HubContext
 from embedl_hub.core.component import RunType
 from embedl_hub.core.device import Device, LocalConfig, TensorRTRTXConfig
-from embedl_hub.errors import HubError
 from embedl_hub.page import export_comparison
 from embedl_hub.tracking import Store, equal
-
-# What the examples share lies beside them.
-sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from building import Built
-    from digits import Digits
-    from showing import Column
     from torch import nn
 
+    from embedl_demo._building import Built
+    from embedl_demo._showing import Column
+    from embedl_demo.digits import Digits
     from embedl_hub.comparison import Comparison
     from embedl_hub.tracking import ActiveRun, LoggedArtifact
 
-PROJECT = "journey"
+PROJECT = "demo"
 HERE, RTX = "this machine", "TensorRT-RTX"
 RUN = (("openvino", "OpenVINO"),)
 """Runtimes whose column is shown where they are installed, by toolchain and dialect, which have one name."""
-UNPROVED = 3
-"""The exit code when a file does not compute what was simulated."""
 HONEST = (
     "MNIST proves nothing about a quantizer: such networks lose hardly anything under any INT8 scheme. "
     "For accuracy that tells methods apart see the CIFAR-10 table in docs/reference/figures.md."
@@ -90,8 +76,8 @@ def is_here(package: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Journey:
-    """Where the journey is recorded and where its files go."""
+class Demo:
+    """Where the demo is recorded and where its files go."""
 
     ctx: HubContext
     folder: Path
@@ -100,8 +86,8 @@ class Journey:
 
     def go(self, run: ActiveRun) -> bool:
         """Go all the way and print the table; tell whether every file passed its proof."""
-        import showing  # noqa: PLC0415 - the first line is to appear before torch is imported
-        from digits import Digits  # noqa: PLC0415
+        from embedl_demo import _showing as showing  # noqa: PLC0415 - the first line is to appear before torch is imported
+        from embedl_demo.digits import Digits  # noqa: PLC0415
 
         digits = Digits(self.effort.training, self.effort.tests)
         model, weights = self._train(digits)
@@ -131,14 +117,16 @@ class Journey:
         for column in table.columns:
             run.log_metric(f"accuracy {column.title}", column.accuracy)
         run.log_param("proof", failed or "passed")
-        print("", *(showing.in_red(one) for one in failed), showing.text_table(table), "", *remarks, sep="\n")
+        print()
+        showing.print_failures(failed)
+        print(showing.text_table(table), "", *remarks, sep="\n")
         return not failed
 
     def _train(self, digits: Digits) -> tuple[nn.Module, LoggedArtifact]:
         import torch  # noqa: PLC0415
-        from building import keep  # noqa: PLC0415
-        from digits import DigitNet, answers, train  # noqa: PLC0415
-        from handwritten import share_right  # noqa: PLC0415
+
+        from embedl_demo._building import keep  # noqa: PLC0415
+        from embedl_demo.digits import DigitNet, answers, share_right, train  # noqa: PLC0415
 
         # One thread: two are hardly faster at this size, and many times slower beside another busy program.
         torch.set_num_threads(1)
@@ -158,8 +146,7 @@ class Journey:
             return model, keep(self.ctx, model, self.folder / "weights.pt", "model")
 
     def _build(self, model: nn.Module, weights: LoggedArtifact, digits: Digits) -> Files:
-        from building import Builder  # noqa: PLC0415
-
+        from embedl_demo._building import Builder  # noqa: PLC0415
         from embedl_deploy.dialect import dialect_for  # noqa: PLC0415
         from embedl_deploy.onnxruntime import ONNXRUNTIME  # noqa: PLC0415
         from embedl_deploy.tensorrt import TENSORRT  # noqa: PLC0415
@@ -182,10 +169,9 @@ class Journey:
         return Files(float_file, int8)
 
     def _measure(self, model: nn.Module, digits: Digits, files: Files) -> tuple[Column, ...]:
-        from digits import answers  # noqa: PLC0415
-        from handwritten import share_right  # noqa: PLC0415
-        from measuring import Bench  # noqa: PLC0415
-        from showing import Column  # noqa: PLC0415
+        from embedl_demo._measuring import Bench  # noqa: PLC0415
+        from embedl_demo._showing import Column  # noqa: PLC0415
+        from embedl_demo.digits import answers, share_right  # noqa: PLC0415
 
         images, labels = digits.test_images, digits.test_labels
         expected = answers(model, images)
@@ -208,7 +194,7 @@ class Journey:
         return tuple(columns)
 
     def _engine(self, built: Built) -> str:
-        from measuring import build_engine  # noqa: PLC0415
+        from embedl_demo._measuring import build_engine  # noqa: PLC0415
 
         if not self._has_builder:
             return "exported only"
@@ -258,45 +244,27 @@ def devices(effort: Effort) -> list[Device]:
     return found
 
 
-def run_all(home: Path, effort: Effort) -> bool:
-    """Make the journey in a store; tell whether every file passed its proof."""
+def run_demo(home: Path, effort: Effort, *, program: str = "embedl-hub") -> bool:
+    """Go all the way in a store; tell whether every file passed its proof.
+
+    Args:
+        home: The folder of the store.
+        effort: How much is trained, tested and measured.
+        program: What starts the hub's command line, as the reader is told to type it.
+    """
     folder = home / PROJECT
     folder.mkdir(parents=True, exist_ok=True)
     with Store(home) as store:
         before = len(store.runs(f"{equal('project', PROJECT)} and {equal('name', PROJECT)}"))
     clock = Clock()
     if before:
-        clock.say(f"Journey number {before + 1} here; the runs of the others stay, the pages are written anew.")
+        clock.say(f"Demo number {before + 1} here; the runs of the others stay, the pages are written anew.")
     with HubContext(PROJECT, devices(effort), home=home) as ctx, ctx.client.start_run(RunType.CUSTOM, PROJECT) as run:
         run.log_param("effort", vars(effort))
-        proved = Journey(ctx, folder, effort, clock).go(run)
+        proved = Demo(ctx, folder, effort, clock).go(run)
     print(f"\nThe report: {folder / 'report.html'} (open it in a browser)")
-    print(f"Every step on a page: ./run ui --home {home}")
-    print(f"Every step as text: ./run run show {run.id} --home {home}")
+    print(f"Every step on a page: {program} ui --home {home}")
+    print(f"Every step as text: {program} run show {run.id} --home {home}")
     print(f"runs stored in {home}")
     clock.say("done" if proved else "done, and a file failed its proof: see above")
     return proved
-
-
-def main() -> None:
-    """Go, and end with one clean message whatever comes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the least that still goes all the way")
-    parser.add_argument("--home", type=Path, help="the store's folder; EMBEDL_HUB_HOME, else .embedl here")
-    arguments = parser.parse_args()
-    home = Path(arguments.home or os.environ.get("EMBEDL_HUB_HOME") or ".embedl").absolute()
-    try:
-        proved = run_all(home, Effort.quick() if arguments.quick else Effort())
-    except KeyboardInterrupt:
-        print(f"\njourney: stopped; what it recorded so far is kept in {home}.", file=sys.stderr)
-        sys.exit(130)
-    except ModuleNotFoundError as error:
-        sys.exit(f"journey: {error}; ./run installs what is needed.")
-    except (HubError, DeployError) as error:
-        sys.exit(f"journey: {error}")
-    if not proved:
-        sys.exit(UNPROVED)
-
-
-if __name__ == "__main__":
-    main()

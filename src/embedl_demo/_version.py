@@ -1,0 +1,1 @@
+../embedl_device/_version.py
