@@ -44,7 +44,7 @@ def made(name: str, folder: Path, chosen: list[peers.Peer], *, keep: bool) -> di
     if not keep:
         files.write(name, folder, count=PICTURES)
     sources = {key: str(path) for key, path in paths.items()}
-    files.save(folder / "seen.npz", nets.pictures_for(name, PICTURES, SEEN_SEED))
+    files.save(folder / "seen.npz", nets.inputs_for(name, PICTURES, SEEN_SEED))
     ours = {candidate: folder / f"{candidate}.onnx" for candidate in OURS}
     print(f"{name}: ours quantizes ...", file=sys.stderr, flush=True)
     dialects = {OURS[candidate]: str(path) for candidate, path in ours.items()}

@@ -29,7 +29,7 @@ def judge(name: str, rounds: int, chosen: list[peers.Peer], *, keep: bool) -> di
     folder = cache.folder("int8", name)
     rows: dict[str, dict[str, Any]] = {FLOAT: {"file": str(folder / "float.onnx")}}
     rows |= files.candidates(name, folder, chosen, keep=keep)
-    seen = nets.pictures(8, nets.SIZES[name], seed=77).numpy()
+    seen = nets.inputs_for(name, 8, seed=77).numpy()
     sessions = {}
     for candidate, row in rows.items():
         if "failed" in row:
@@ -89,7 +89,8 @@ TITLES = ("net", "candidate", "speed-up", "SQNR, dB", "integer", "products", "Q+
 def main() -> None:
     """Print the table."""
     parser = report.parser(__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*nets.TIMED, *nets.TOYS], default=list(nets.TIMED))
+    known = [*nets.TIMED, *nets.OTHER_TASKS]
+    parser.add_argument("--only", nargs="+", choices=[*known, *nets.TOYS], default=known)
     parser.add_argument("--candidates", nargs="*", help="names; all unless told")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--fresh", action="store_true", help="let the peers quantize again")

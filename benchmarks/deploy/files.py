@@ -51,7 +51,7 @@ def digest_of(name: str) -> str:
 def calibration_pictures(name: str, count: int | None = None) -> torch.Tensor:
     """Return what a network is calibrated on: made-up pictures for the timed ones, training pictures for the others."""
     if name not in nets.TRAINED:
-        return nets.pictures_for(name, count or TIMED_PICTURES)
+        return nets.inputs_for(name, count or TIMED_PICTURES)
     count = count or TRAINED_PICTURES
     sheets = data.fetch(cache.folder("cifar10"))
     pictures = data.normalize(torch.from_numpy(data.sheet(sheets / "data_batch_1.png")[:count]))
@@ -115,7 +115,12 @@ def candidates(
             found[peer.name] = json.loads(stored.read_text())
             continue
         print(f"{name}: {peer.name} quantizes ...", file=sys.stderr, flush=True)
-        settings = {"net": name, "rescaled": rescaled, "dynamic": name in nets.TRAINED, "transformer": "vit" in name}
+        settings = {
+            "net": name,
+            "rescaled": rescaled,
+            "dynamic": name in nets.TRAINED,
+            "transformer": name.startswith(("vit", "text")),
+        }
         found[peer.name] = peers.quantize(peer, sources, out, **settings, **options) | {"file": str(out)}
         if "failed" not in found[peer.name]:
             stored.write_text(json.dumps(found[peer.name]))

@@ -1,4 +1,4 @@
-"""The networks of the INT8 comparisons: five to time, with random weights, and four small enough to train here.
+"""The networks of the INT8 comparisons: seven to time, with random weights, and four small enough to train here.
 
 A network to time has random weights and batch norm statistics taken from pictures, so its activations are in range.
 A network to train lists its links: where one layer's channels are read by others with nothing but positive scaling in
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from deploy import text_data
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -360,6 +361,51 @@ def _vit_224() -> nn.Module:
     return ViT(224, 16, 384, 6, 6, 1000)
 
 
+class TextEncoder(nn.Module):
+    """A transformer over words; what it answers is the mean of its tokens through a classifier."""
+
+    def __init__(self, vocabulary: int, words: int, width: int, depth: int, heads: int, classes: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.position = nn.Parameter(torch.randn(1, words, width) * 0.02)
+        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Classify passages."""
+        return self.head(self.norm(self.blocks(self.embed(x) + self.position)).mean(1))  # type: ignore[no-any-return]
+
+
+class Detector(nn.Module):
+    """One stage: a body that halves five times, a feature pyramid, and a shared head for classes and boxes."""
+
+    def __init__(self, classes: int, anchors: int = 3, width: int = 64) -> None:
+        super().__init__()
+        widths = (32, 64, 128, 256, 256)
+        steps = [_conv_bn(i, o, 3, 2) for i, o in zip((3, *widths), widths, strict=False)]
+        self.body = nn.ModuleList(
+            nn.Sequential(step, nn.ReLU(), BasicBlock(o, o, 1)) for step, o in zip(steps, widths, strict=True)
+        )
+        self.sideways = nn.ModuleList(nn.Conv2d(channels, width, 1) for channels in widths[2:])
+        self.smooth = nn.ModuleList(nn.Sequential(_conv_bn(width, width, 3), nn.ReLU()) for _ in widths[2:])
+        self.tower = nn.Sequential(_conv_bn(width, width, 3), nn.ReLU(), _conv_bn(width, width, 3), nn.ReLU())
+        self.answer = nn.Conv2d(width, anchors * (classes + 4), 3, padding=1)
+        self.per_anchor = classes + 4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return classes and box of every anchor; picking the best of them is left to the caller."""
+        levels = []
+        for step in self.body:
+            x = step(x)
+            levels.append(x)
+        wide = [side(level) for side, level in zip(self.sideways, levels[2:], strict=True)]
+        for place in (1, 0):
+            wide[place] = wide[place] + F.interpolate(wide[place + 1], scale_factor=2.0, mode="nearest")
+        found = [self.answer(self.tower(smooth(level))) for smooth, level in zip(self.smooth, wide, strict=True)]
+        return torch.cat([one.permute(0, 2, 3, 1).reshape(one.shape[0], -1, self.per_anchor) for one in found], dim=1)
+
+
 TIMED: dict[str, Callable[[], nn.Module]] = {
     "resnet50": lambda: _torchvision("resnet50"),
     "mobilenet_v2": lambda: _torchvision("mobilenet_v2"),
@@ -367,6 +413,12 @@ TIMED: dict[str, Callable[[], nn.Module]] = {
     "convnext_tiny": lambda: _torchvision("convnext_tiny"),
     "unet": lambda: UNet(32, 3, 21),
 }
+WORDS, VOCABULARY = 128, 8192
+OTHER_TASKS: dict[str, Callable[[], nn.Module]] = {
+    "text_6x256": lambda: TextEncoder(VOCABULARY, WORDS, 256, 6, 4, 4),
+    "detector_320": lambda: Detector(20),
+}
+"""Timed too, but no classifiers of pictures."""
 TOYS: dict[str, Callable[[], nn.Module]] = {"toy": lambda: nn.Sequential(_conv_bn(3, 16, 3), nn.ReLU(), _Pooled())}
 PLAIN: dict[str, Callable[[], nn.Module]] = {
     "resnet50-plain": TIMED["resnet50"],
@@ -380,11 +432,23 @@ TRAINED: dict[str, Callable[[], nn.Module]] = {
     "vit": lambda: ViT(32, 4, 192, 6, 3, 10),
     "segmentation": lambda: UNet(16, 3, 5),
 }
-SIZES = {**dict.fromkeys((*TIMED, *PLAIN), 224), "toy": 16, **dict.fromkeys(TRAINED, 32), "segmentation": 64}
+SIZES = {
+    **dict.fromkeys((*TIMED, *PLAIN), 224),
+    "detector_320": 320,
+    "toy": 16,
+    **dict.fromkeys(TRAINED, 32),
+    "segmentation": 64,
+}
 
 
-def pictures_for(name: str, count: int, seed: int = 0) -> torch.Tensor:
-    """Make pictures for a network to time: noise for the plain ones, of mean 0 for the one without batch norm."""
+def inputs_for(name: str, count: int, seed: int = 0) -> torch.Tensor:
+    """Make inputs for a network to time: noise for the plain ones, of mean 0 for the one without batch norm.
+
+    Passages of Python's standard library for the one that reads.
+    """
+    if name not in SIZES:
+        rows, _ = text_data.passages(WORDS, VOCABULARY, is_test=seed != 0)
+        return rows[:count]
     if name not in PLAIN:
         return pictures(count, SIZES[name], seed)
     draw = torch.randn if "vit" in name else torch.rand
@@ -433,7 +497,7 @@ def timed(name: str) -> nn.Module:
     torch.manual_seed(0)
     if name in PLAIN:
         return _passed(PLAIN[name]())
-    model = (TIMED | TOYS)[name]()
+    model = (TIMED | OTHER_TASKS | TOYS)[name]()
     if any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
         settle(model, SIZES[name])
     return model.eval()
