@@ -18,14 +18,19 @@ from support.sshd import SSHServer
 
 _LIMIT_S = 500
 _RUN = [page for page in PAGES if any(block.is_run for block in blocks(page))]
-# It trains a network, and every step of it is tested on its own.
-_SLOW = "from-nothing.md"
+# They train or compile much, and every step of them is tested on its own.
+_SLOW = (
+    "check-calibration-data.md", "deploy-a-decoder.md", "export-for-a-runtime.md",
+    "find-the-layer-to-leave-in-float.md",
+    "from-nothing.md", "quantize-a-model.md", "see-what-a-runtime-version-fuses.md", "train-a-quantized-model.md",
+    "use-executorch.md", "use-onnx-runtime.md",
+)  # fmt: skip
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.name == _SLOW else []) for page in _RUN],
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name in _SLOW else []) for page in _RUN],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_code_blocks_run(

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from embedl_hub.tracking import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,12 +51,14 @@ def test_example_transform(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_example_qat() -> None:
     """Training with pairs in place gives back what four bits cost; the example asserts it."""
     out = run(ROOT / "examples" / "qat" / "main.py")
     assert "trained with the pairs in place" in out
 
 
+@pytest.mark.slow
 def test_example_own_pytorch(tmp_path: Path) -> None:
     """From training to a profile of the INT8 file, which stays within a point of float; the example asserts it."""
     out = run(ROOT / "examples" / "own_pytorch" / "main.py", str(tmp_path))
@@ -64,6 +68,7 @@ def test_example_own_pytorch(tmp_path: Path) -> None:
         assert sorted(run.type for run in store.runs()) == ["COMPILE"] * 2 + ["INFERENCE"] * 2 + ["PROFILE"] * 2
 
 
+@pytest.mark.slow
 def test_example_mixed_precision() -> None:
     """The search reaches the target with some layers in float, not all; the example asserts the first."""
     out = run(ROOT / "examples" / "mixed_precision" / "main.py")

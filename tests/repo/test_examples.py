@@ -44,6 +44,7 @@ def test_an_example_runs_without_a_board(name: str, tmp_path: Path) -> None:
         assert {run.status for run in store.runs()} == {RunStatus.FINISHED}
 
 
+@pytest.mark.slow
 def test_a_gate_fails_only_for_the_slower_model(tmp_path: Path) -> None:
     """Three commits through the script that a build calls; the report has the failure."""
     out = _run("ci_gate", tmp_path)
@@ -225,6 +226,7 @@ def test_a_config_of_another_class_names_both() -> None:
         device.get_provider_config(Other, ONNXRuntimeCompiler)
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_its_values_show_themselves(tmp_path: Path) -> None:
     """In a real kernel; each value has a table without scripts, and a text that fits a line."""
     import nbformat

@@ -38,6 +38,7 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[Emulated]:
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("runtime", "wanted"), SUMS.items(), indirect=["runtime"])
 def test_the_runtime_takes_the_family_s_kernels(runtime: Emulated, wanted: int) -> None:
     """The probe's 64 products of 255 and 127."""

@@ -12,9 +12,16 @@ from embedl_deploy.testing import assert_same_outputs
 TOLERANCE = 1e-4
 SEEDS = 500
 BATCH = 25
+QUICK = 150
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def batches(seeds: int) -> list[object]:
+    """Return the first seed of each batch; most are for ./test --all."""
+    starts = range(0, seeds, BATCH)
+    return [first if first < QUICK else pytest.param(first, marks=pytest.mark.slow) for first in starts]
+
+
+@pytest.mark.parametrize("first", batches(SEEDS))
 def test_random_networks(first: int) -> None:
     """500 seeds in batches: outputs equal on the example and on other inputs, the given model untouched."""
     for seed in range(first, first + BATCH):
@@ -29,7 +36,7 @@ def test_random_networks(first: int) -> None:
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), seed
 
 
-@pytest.mark.parametrize("first", range(0, 100, BATCH))
+@pytest.mark.parametrize("first", batches(100))
 def test_random_networks_for_lattice(first: int) -> None:
     """The exact rewrites are exact on 100 seeds, and every convolution ends inside the set."""
     for seed in range(first, first + BATCH):

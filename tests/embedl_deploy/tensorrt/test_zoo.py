@@ -92,7 +92,9 @@ def test_segmentation(name: str) -> None:
     assert list(result.model(*args)) == list(model(*args))
 
 
-@pytest.mark.parametrize("name", HUGGING_FACE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "rt_detr" else []) for name in HUGGING_FACE]
+)
 def test_hugging_face(name: str) -> None:
     """Through torch.export, keyword inputs, structured outputs."""
     model, kwargs = hugging_face(name)

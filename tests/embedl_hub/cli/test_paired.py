@@ -27,6 +27,7 @@ def large(tmp_path: Path) -> Path:
     return save(residual_net(size=64), tmp_path / "large.onnx")
 
 
+@pytest.mark.slow
 def test_a_compile_run_a_profile_run_and_a_file(home: Path, small: Path, large: Path) -> None:
     """Each stands for its model; the slow one is last and told apart."""
     compiled = answer("compile", "onnxruntime", small, "--home", home)["run"]

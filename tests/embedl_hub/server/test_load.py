@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.postgres import postgres_programs
 
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_under_load_on_both_databases(tmp_path: Path) -> None:
     """And no request fails."""
     postgres_programs()

@@ -109,6 +109,7 @@ def test_a_foreign_file_is_warned_of(processor: MakeBoard, tmp_path: Path, caplo
         assert "warnings" not in params(ctx, ONNXRuntimeProfiler(device="nehalem").run(ctx, compiled))
 
 
+@pytest.mark.slow
 def test_calibrated_for_a_saturating_processor_it_answers_alike_everywhere(processor: MakeBoard, model: Path) -> None:
     """The number format follows what the kernels answered, and the run has the remedy of each layer."""
     with temporary_context([processor("haswell"), processor("nehalem")]) as ctx:

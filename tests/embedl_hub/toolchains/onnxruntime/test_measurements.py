@@ -89,6 +89,7 @@ def test_what_an_interval_shows(ratio: Ratio, told: str) -> None:
     assert ConcurrentModel("input", "a.onnx", 1.0, 1.3, ratio, 10.0, 8.0).conclusion == told
 
 
+@pytest.mark.slow
 def test_a_start_is_measured_again_by_the_gate(model: Path, tmp_path: Path) -> None:
     """As a profile is: the same model and options."""
     home = {"EMBEDL_HUB_HOME": str(tmp_path / "home")}
