@@ -166,6 +166,25 @@ def test_repeats_are_measured_where_the_records_were(project: Path) -> None:
     assert moved.returncode in (0, 1), moved.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_twenty_gates_of_this_machine_never_go_to_the_board(project: Path, ssh_server: SSHServer) -> None:
+    """The board is the first device of the context, in use, and works; each repeat is looked up by its own record."""
+    runs = [answer("profile", "onnxruntime", "net.onnx", cwd=project)["run"] for _ in range(21)]
+    _add_board(ssh_server, project)
+    answer("use", "--device", "board", cwd=project)
+    measured = []
+    for run in runs[1:]:
+        done = hub("gate", run, "--baseline", runs[0], "--most-pairs", "3", "--tolerance", "0%", "--json", cwd=project)
+        assert done.returncode in (0, 1), done.stderr
+        measured.append(json.loads(done.stdout)["measured_on"])
+    with Store(project / ".embedl") as store:
+        repeats = store.runs("tags.gate is not null", archived=True)
+    assert {"this machine", None} >= set(measured)
+    assert repeats
+    assert {run.device for run in repeats} == {"here"}
+
+
 def test_wrong_arrays_are_said(project: Path) -> None:
     """Files that are none, names that do not fit."""
     (project / "bad.npz").write_text("rubbish")
