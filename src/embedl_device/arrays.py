@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from embedl_device.readers import UnreadableError, read_npy, read_npz
 
 Arrays = Dict[str, np.ndarray]
 Dimension = Union[int, str, None]
+_ELEMENT = re.compile(r"(.+)\[(\d{1,6})\]")
+_LOOSE = ("seq(", "optional(")
 
 
 def load_samples(folder: Path) -> List[Tuple[str, Arrays]]:
@@ -58,6 +61,40 @@ def _plain(name: str, array: object) -> np.ndarray:
     return plain.astype("<U1") if plain.dtype.kind == "U" and not plain.dtype.itemsize else plain
 
 
+def base_of(name: str) -> Tuple[str, Optional[int]]:
+    """Return the sequence that ``name[3]`` is an element of, and its place; the name itself and None for any other."""
+    found = _ELEMENT.fullmatch(name)
+    return (found.group(1), int(found.group(2))) if found else (name, None)
+
+
+def spread(values: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return values as files hold them: a sequence is one entry an element, ``name[0]`` and on; nothing is no entry."""
+    entries: Dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, (list, tuple)):
+            entries.update(("{}[{}]".format(name, at), element) for at, element in enumerate(value))
+        elif value is not None:
+            entries[name] = value
+    return entries
+
+
+def gather(inputs: Sequence[Tensor], feed: Arrays) -> Dict[str, Any]:
+    """Return a feed as a runtime takes it: elements as lists; an optional input that was not given is None."""
+    values: Dict[str, Any] = {}
+    for tensor in inputs:
+        if not tensor.is_loose:
+            values[tensor.name] = feed[tensor.name]
+            continue
+        places = sorted(place for base, place in map(base_of, feed) if base == tensor.name and place is not None)
+        if places != list(range(len(places))):
+            raise BoardError("The elements of {!r} are not counted from 0 without gaps.".format(tensor.name))
+        given: Any = [feed["{}[{}]".format(tensor.name, place)] for place in places]
+        if not places and tensor.dtype.startswith("optional("):
+            given = feed.get(tensor.name)
+        values[tensor.name] = given
+    return values
+
+
 def save_npy(folder: Path, arrays: Arrays) -> None:
     """Write one .npy per array, named after it; nothing where one of the names cannot be a file's."""
     for name in arrays:
@@ -82,18 +119,28 @@ class Tensor(NamedTuple):
     dtype: str
     shape: Tuple[Dimension, ...]
 
+    @property
+    def is_loose(self) -> bool:
+        """Whether it is a sequence, or may be nothing: no single array stands for it."""
+        return self.dtype.startswith(_LOOSE)
+
     def text(self) -> str:
         """Return it as a user would write it."""
+        if self.is_loose:
+            return "{} {}".format(self.name, self.dtype)
         return "{} {}[{}]".format(self.name, self.dtype, ", ".join(str(size) for size in self.shape))
 
 
 def check_feed(inputs: Sequence[Tensor], feed: Arrays) -> None:
     """Refuse names, types and shapes that do not fit, all at once and before anything runs."""
     known = {tensor.name: tensor for tensor in inputs}
-    faults = ["{!r} is not an input".format(name) for name in feed if name not in known]
-    faults += ["{!r} is missing".format(name) for name in known if name not in feed]
+    loose = {tensor.name for tensor in inputs if tensor.is_loose}
+    faults = [
+        "{!r} is not an input".format(name) for name in feed if name not in known and base_of(name)[0] not in loose
+    ]
+    faults += ["{!r} is missing".format(name) for name in known if name not in feed and name not in loose]
     for name, array in feed.items():
-        if name not in known:
+        if name not in known or name in loose:
             continue
         tensor = known[name]
         is_text = tensor.dtype == "string" and array.dtype.kind in "UO"
@@ -124,6 +171,8 @@ def made_up_feed(inputs: Sequence[Tensor], shapes: Dict[str, Tuple[int, ...]]) -
     generator = np.random.RandomState(0)
     feed = {}
     for tensor in inputs:
+        if tensor.is_loose:
+            raise BoardError("Input {} cannot be made up; give data.".format(tensor.text()))
         shape = shapes.get(tensor.name, tensor.shape)
         if not all(isinstance(size, int) and size >= 0 for size in shape):
             raise BoardError(
@@ -159,7 +208,7 @@ def infer(model: Model, feed: Arrays) -> Arrays:
     pieces = _pieces(model, feed)
     if pieces is None:
         check_feed(model.inputs, feed)
-        return model.run(feed)
+        return spread(model.run(gather(model.inputs, feed)))
     parts = []
     for at in range(pieces):
         part = {}

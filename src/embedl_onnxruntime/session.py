@@ -188,6 +188,8 @@ class Model:
 
 
 def _tensor(value: Any) -> Tensor:
+    if value.type.startswith(("seq(", "optional(")):
+        return Tensor(value.name, value.type, ())
     dtype = _DTYPES.get(value.type) or value.type.replace("tensor(", "").rstrip(")")
     return Tensor(value.name, dtype, tuple(value.shape))
 

@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from embedl_device.arrays import spread
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.invoke import ONNXRuntimeInvoker
@@ -25,6 +26,9 @@ _TRIED = (
     "test_loop13_seq", "test_sequence_map_add_2_sequences_expanded", "test_split_to_sequence_2", "test_string_concat",
     "test_string_split_empty_tensor", "test_reduce_sum_empty_axes_input_noop", "test_reduce_l1_empty_set",
 )  # fmt: skip
+
+
+LEAST_EQUAL = 0.995
 
 
 def _cases() -> Iterator[Any]:
@@ -81,7 +85,8 @@ def _tried(cases: Iterator[Any], folder: Path) -> tuple[Counter[str], list[str]]
                 told.append(f"{case.name}: {error}")
                 continue
             names = [value.name for value in case.model.graph.output]
-            right = all(_equal(output[name], value) for name, value in zip(names, plain, strict=True) if name)
+            wanted = spread(dict(zip(names, plain, strict=True)))
+            right = set(output) == set(wanted) and all(_equal(output[name], value) for name, value in wanted.items())
             found["equal" if right else "wrong"] += 1
             if not right:
                 told.append(f"{case.name}: wrong")
@@ -89,17 +94,17 @@ def _tried(cases: Iterator[Any], folder: Path) -> tuple[Counter[str], list[str]]
 
 
 def test_a_sample_is_equal_or_refused(tmp_path: Path) -> None:
-    """What once ended in a traceback is answered or refused; only sequences and optional values are refused."""
+    """What once ended in a traceback is answered like plain ONNX Runtime, sequences and optional values too."""
     found, told = _tried((case for case in _cases() if case.name in _TRIED), tmp_path)
-    assert found["wrong"] == 0, told
-    assert found["equal"] >= 6, (found, told)
-    assert all("only tensors can be" in line for line in told), told
+    assert found["equal"] == found["passed by ONNX Runtime"] >= 10, (found, told)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_suite_is_equal_or_refused(tmp_path: Path) -> None:
-    """What plain ONNX Runtime passes is equal; only sequences and optional values are refused."""
+def test_the_suite_is_equal_or_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What plain ONNX Runtime passes is equal, and what is not is refused in words."""
     found, told = _tried(_cases(), tmp_path)
+    with capsys.disabled():
+        print(f"\nONNX backend suite: {dict(found)}", *told, sep="\n")  # noqa: T201 - the figure, even when it passes
     assert found["equal"] + found["refused"] == found["passed by ONNX Runtime"] > 1000, (found, told)
-    assert all("only tensors can be" in line for line in told), told
+    assert found["equal"] >= LEAST_EQUAL * found["passed by ONNX Runtime"], (found, told)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from embedl_device import DOCUMENT_FORMAT
+from embedl_device.arrays import base_of, spread
 from embedl_device.rounds import MAX_SECONDS, UNTIL
 from embedl_device.statistics import Ratio, paired_ratio, rank, without_waiting
 from embedl_hub.core.answer import Form, check_form, parse_answer
@@ -265,17 +266,27 @@ def log_output(ctx: HubContext, output: Mapping[str, np.ndarray]) -> None:
     ctx.client.log_artifact(path, name="output_file")
 
 
+def with_elements(data: Mapping[str, Any], loose: Collection[str], mapping: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Return data with an array for each element of the inputs that are sequences: ``name[0]`` and on."""
+    return {
+        entry: value
+        for name, given in data.items()
+        for entry, value in (spread({name: given}) if mapping.get(name, name) in loose else {name: given}).items()
+    }
+
+
 def compiled_names(data: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Return the data under the compiled names; original and compiled ones are taken."""
     now = set(mapping.values())
     named: dict[str, np.ndarray] = {}
     for name, array in data.items():
-        if mapping and name not in mapping and name not in now:
+        base, _ = (name, None) if name in mapping or name in now else base_of(name)
+        if mapping and base not in mapping and base not in now:
             raise RefusedError(
                 f"{name!r} is no input of the model. Its inputs were called {quoted_list(mapping)}, the compiler made "
                 f"{quoted_list(now)} of them."
             )
-        target = mapping.get(name, name)
+        target = mapping.get(base, base) + name[len(base) :]
         if target in named:
             raise RefusedError(f"Input {target!r} is given twice, under its original and its compiled name.")
         try:
@@ -288,7 +299,12 @@ def compiled_names(data: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -
 def original_names(output: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, np.ndarray]:
     """Return the outputs under their original names."""
     back = {now: before for before, now in mapping.items()}
-    return {back.get(name, name): array for name, array in output.items()}
+
+    def original(name: str) -> str:
+        base = name if name in back else base_of(name)[0]
+        return back.get(base, base) + name[len(base) :]
+
+    return {original(name): array for name, array in output.items()}
 
 
 def artifact_name(number: int) -> str:

@@ -15,6 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import external_data_helper, helper
 
+from embedl_device.arrays import base_of
 from embedl_device.readers import Piece, UnreadableError, check_pieces, find_piece, read_piece, telling, tensor_bytes
 from embedl_hub.errors import quoted_list
 from embedl_hub.refusal import RefusedError
@@ -297,16 +298,23 @@ def fix_input_shape(model: onnx.ModelProto, shape: Sequence[int]) -> None:
                 dim.dim_value = names[dim.dim_param]
 
 
-_NO_TENSORS = frozenset({"sequence_type", "optional_type", "map_type", "sparse_tensor_type"})
+_NO_TENSORS = frozenset({"map_type", "sparse_tensor_type"})
+_LOOSE = frozenset({"sequence_type", "optional_type"})
+
+
+def loose_inputs(inputs: Sequence[Tensor]) -> frozenset[str]:
+    """Return the names of inputs that are sequences or may be nothing: a list, or None, is given for these."""
+    return frozenset(tensor.name for tensor in inputs if tensor.dtype in _LOOSE)
 
 
 def check_data(inputs: Sequence[Tensor], data: Mapping[str, np.ndarray], what: str) -> None:
     """Refuse names, types and shapes that do not fit, all at once; whole batches more than the model takes may come."""
     own = {tensor.name: tensor for tensor in inputs}
-    faults = [f"{name!r} is not an input" for name in data if name not in own]
-    faults += [f"{name!r} is missing" for name in own if name not in data]
+    loose = loose_inputs(inputs)
+    faults = [f"{name!r} is not an input" for name in data if name not in own and base_of(name)[0] not in loose]
+    faults += [f"{name!r} is missing" for name in own if name not in data and name not in loose]
     batches: set[int] = set()
-    for name in own.keys() & data.keys():
+    for name in (own.keys() & data.keys()) - loose:
         if own[name].dtype in _NO_TENSORS:
             kind = own[name].dtype.removesuffix("_type")
             faults.append(f"{name!r} is of the kind {kind} in the model; only tensors can be given")

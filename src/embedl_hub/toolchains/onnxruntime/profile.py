@@ -17,7 +17,7 @@ from embedl_hub.errors import TrackingError
 from embedl_hub.machine import program
 from embedl_hub.machine.memory import foresee_memory, told_memory, with_memory
 from embedl_hub.models.module_names import source_of, with_modules
-from embedl_hub.models.onnx_file import check_data, inputs_of, precision_of, read_graph
+from embedl_hub.models.onnx_file import check_data, inputs_of, loose_inputs, precision_of, read_graph
 from embedl_hub.refusal import refusals_as
 from embedl_hub.toolchains.onnxruntime.components import ONNXRuntimeInvocationResult, ONNXRuntimeProfilingResult
 from embedl_hub.toolchains.onnxruntime.layers import map_layers
@@ -110,9 +110,12 @@ def invoke_model(
     """Run a model on a machine."""
     with refusals_as(InvokeError):
         local, compiled = log_and_read(ctx, model)
-        data = program.compiled_names(input_data, {} if use_compiled_names else model.input_name_mapping)
-        check_data(inputs_of(compiled), data, "input_data")
-        program.log_input_data(ctx, input_data)
+        mapping = {} if use_compiled_names else model.input_name_mapping
+        inputs = inputs_of(compiled)
+        given = program.with_elements(input_data, loose_inputs(inputs), mapping)
+        data = program.compiled_names(given, mapping)
+        check_data(inputs, data, "input_data")
+        program.log_input_data(ctx, given)
         shapes = {name: np.shape(array) for name, array in data.items()}
         foresee_memory(
             ctx, machine, lambda: predicted_memory(machine, compiled, shapes, _unoptimized(ctx, model, local))
