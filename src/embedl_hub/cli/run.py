@@ -28,6 +28,7 @@ from embedl_device.schema import (
     of,
 )
 from embedl_device.statistics import Verdict
+from embedl_hub.cli._mlflow_commands import from_mlflow, to_mlflow
 from embedl_hub.cli._output import (
     NETWORK,
     check_report_path,
@@ -100,6 +101,10 @@ def _shown() -> Shape:
 @click.group()
 def command() -> None:
     """Find, show, start, finish, archive, export and delete runs."""
+
+
+command.add_command(to_mlflow)
+command.add_command(from_mlflow)
 
 
 def _search_options(function: Callable[..., None]) -> Callable[..., None]:

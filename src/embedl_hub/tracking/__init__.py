@@ -20,6 +20,7 @@ from embedl_hub.tracking._receive import Arrived, Receiver
 from embedl_hub.tracking._records import RECORD_LIMITS, RecordLimits, check_record
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sql.find import Page
+from embedl_hub.tracking._staging import Staging
 from embedl_hub.tracking._store import (
     Collected,
     DeviceSummary,
@@ -59,6 +60,7 @@ __all__ = [
     "RunStatus",
     "RunType",
     "Sent",
+    "Staging",
     "Store",
     "Uplink",
     "Value",

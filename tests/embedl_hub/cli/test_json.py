@@ -35,6 +35,8 @@ _ELSEWHERE = {
     "fleet node": "../fleet/test_ray.py",
     "fleet status": "../fleet/test_ray.py",
     "predict": "test_predict.py",
+    "run from-mlflow": "../mlflow",
+    "run to-mlflow": "../mlflow",
     "sustain": "test_sustain.py",
     "sync": "test_auth.py",
     **{f"{step} {name}": "../toolchains" for step in ("compile", "profile", "invoke")
