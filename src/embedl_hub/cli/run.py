@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -319,14 +319,25 @@ def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Pa
     type=click.IntRange(1),
     help="In MiB; how much it may unpack to. A hundred times its size and 64 MiB if not given.",
 )
+@click.option("--project", help="Where rows of a table belong that do not say; the one in use if not given.")
 @home_option
 @json_option(fields({"runs": array(TEXT), "known_already": array(TEXT)}))
-def import_(file: Path, largest: int | None, home: Path | None, as_json: bool) -> None:
-    """Take the runs of a bundle into this store; those that are here already stay as they are."""
-    from embedl_hub.tracking import import_bundle  # noqa: PLC0415 - only here
+def import_(file: Path, largest: int | None, project: str | None, home: Path | None, as_json: bool) -> None:
+    """Take the runs of a bundle, or of a table, into this store; those that are here already stay as they are.
 
+    A table is a .csv or .parquet file as `run table` writes them: a row for each run, columns called name, project,
+    type, status, started, ended, params.NAME, metrics.NAME, tags.NAME and so on. It comes in whole or not at all.
+    """
+    from embedl_hub.tracking import import_bundle, import_table  # noqa: PLC0415 - only here
+
+    is_table = file.suffix in {".csv", ".parquet"}
+    if (project is not None and not is_table) or (largest is not None and is_table):
+        raise click.UsageError("--project is for tables, --largest for bundles.")
     with Store(find_home(home, uses_devices=False)) as store:
-        imported = import_bundle(store, file, most_bytes=None if largest is None else largest << 20)
+        if is_table:
+            imported = import_table(store, file, project=project_in_use(home, project))
+        else:
+            imported = import_bundle(store, file, most_bytes=None if largest is None else largest << 20)
     facts = {"runs": imported.runs, "known_already": imported.known_already}
     text = f"{len(imported.runs)} runs imported, {len(imported.known_already)} already present."
     report(facts, text, as_json=as_json)
@@ -350,20 +361,50 @@ def report_(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: 
 @command.command("table")
 @_search_options
 @click.option("-o", "--output", type=_FILE, required=True, help="A file that ends in .csv or .parquet.")
+@click.option(
+    "--rows", type=click.Choice(["runs", "metrics", "layers"]), default="runs", show_default=True,
+    help="A row for each run, for each number with its step and time, or for each layer of profiles.",
+)  # fmt: skip
 @home_option
-@json_option(fields({"file": TEXT, "runs": WHOLE}))
+@json_option(fields({"file": TEXT, "runs": WHOLE, "rows": WHOLE}))
 def table_(  # noqa: PLR0913, PLR0917 - click's options
     where: str, project: str | None, status: str | None, run_type: str | None, device: str | None, archived: bool,
-    order: str, output: Path, home: Path | None, as_json: bool,
+    order: str, output: Path, rows: str, home: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the runs with all their values as a table for spreadsheets or data frames."""
-    from embedl_hub.tracking import write_table  # noqa: PLC0415 - only here
+    """Write runs with all their values, their series or their layers as a table for spreadsheets or data frames."""
+    from embedl_hub.tracking import series_columns, write_columns, write_table  # noqa: PLC0415 - only here
 
     with open_store(home) as store:
         words = _where(where, project=project, status=status, type=run_type, device=device)
         runs = store.runs(words, order=order, archived=None if archived else False)
-    write_table(runs, output)
-    report({"file": str(output), "runs": len(runs)}, f"{output}: {len(runs)} runs", as_json=as_json)
+        if rows != "runs":
+            runs = [store.run(run.id) for run in runs]
+    if rows == "runs":
+        write_table(runs, output)
+        count = len(runs)
+    else:
+        columns = series_columns(runs) if rows == "metrics" else _layer_columns(runs)
+        write_columns(columns, output)
+        count = len(columns["run"])
+    said = f"{output}: {len(runs)} runs" + ("" if rows == "runs" else f", {count} {rows}")
+    report({"file": str(output), "runs": len(runs), "rows": count}, said, as_json=as_json)
+
+
+def _layer_columns(runs: Sequence[Run]) -> dict[str, list[object]]:
+    """Return a row for each layer of the profiles among runs, in the order that the layers ran."""
+    from embedl_hub.core.document import document_of  # noqa: PLC0415 - only here
+
+    profiles = [run for run in runs if run.type == RunType.PROFILE]
+    found = [(run, at, row) for run in profiles for at, row in enumerate(document_of(run)[0].rows)]
+    plain = ("op_type", "compute_unit", "provider", "time_ms", "share", "integer", "added_by_runtime")
+    return {
+        "run": [run.id for run, _, _ in found],
+        "name": [run.name for run, _, _ in found],
+        "position": [at for _, at, _ in found],
+        "layer": [row.name for _, _, row in found],
+        **{name: [getattr(row, name) for _, _, row in found] for name in plain},
+        **{name: [" ".join(getattr(row, name)) for _, _, row in found] for name in ("source_nodes", "modules")},
+    }
 
 
 def when(run: Run) -> str:

@@ -156,6 +156,9 @@ def _runs(run: Callable[..., Any], store: Path) -> None:
     run("run import", store / "runs.zip")
     run("run report", newest, "-o", store / "run.html")
     run("run table", "-o", store / "runs.csv")
+    assert run("run table", "-o", store / "m.csv", "--rows", "metrics")["rows"] > 2
+    assert run("run table", "-o", store / "l.csv", "--rows", "layers", "--type", "PROFILE")["rows"] > 2
+    run("run import", store / "runs.csv", "--home", store / "copy")
     run("run delete", newest, "--yes")
     run("collect")
     assert run("reindex")["unread"] == []
