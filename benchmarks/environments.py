@@ -25,6 +25,9 @@ class Environment:
 
 OURS = Environment("ours")
 MLFLOW = Environment("mlflow", ("mlflow==3.17.2",))
+MLTRAQ = Environment("mltraq", ("mltraq==0.1.165",))
+# Its own client does not import with any MLflow that pip chooses for it; it is asked by MLflow's, as its guide says.
+FASTTRACKML = Environment("fasttrackml", ("fasttrackml==0.6.0", "mlflow==2.22.5"))
 _ORT = ("onnxruntime==1.31.1", "onnx==1.23.2", "onnxscript==0.7.2", "sympy==1.14.0", "numpy==2.4.6")
 _NNCF = ("nncf==3.4.0", "onnxruntime==1.31.1", "onnx==1.23.2", "numpy==2.4.6")
 _MODELOPT = ("nvidia-modelopt[onnx]==0.47.0", "torch==2.13.0", "requests==2.34.2", "huggingface_hub==2.4.0")
@@ -42,6 +45,8 @@ VERSIONS = {
 LOADGEN = Environment("loadgen", ("mlcommons_loadgen==6.0.17",))
 ALL = {
     "MLflow": MLFLOW,
+    "MLtraq": MLTRAQ,
+    "FastTrackML": FASTTRACKML,
     "onnxruntime.quantization": ORT,
     "NNCF": NNCF,
     "NNCF for OpenVINO": NNCF_OPENVINO,

@@ -10,6 +10,7 @@ The others are short, show what a reader of the repository looks for, and are ch
 - `cli.md`, `deploy-cli.md`: the options of each command, between `<!-- generated: NAME -->` and `<!-- /generated -->`.
   What stands around them is written by hand and stays; a command without a section gets one.
 - `device-programs.md`: the commands and options of the programs on boards.
+- `json.md`: what each command prints with `--json`, from the schemas beside the commands.
 - `docs/decisions/README.md`, `examples/README.md`: a line for each record and each example.
 """
 
@@ -25,7 +26,7 @@ import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -76,6 +77,34 @@ What families there are: [one file, several processors](../how-to/use-onnx-runti
 A file with the metadata `edgeproof.requires` = `u8s8=exact` is refused by `compile`, `profile`, `pair` and
 `run-inference` where the family saturates; with `--allow-saturation` it runs, and `warnings` of the answer says what is
 wrong. The optimized file keeps the metadata.
+"""
+_JSON_HEAD = """\
+# JSON
+
+Every command takes `--json`, before or after its name, and then prints exactly one JSON document on standard output.
+`embedl-hub schema COMMAND` prints its JSON Schema (2020-12), `embedl-hub schema` those of all by their names:
+
+```sh
+embedl-hub schema run list > run-list.schema.json
+embedl-hub run list --json | jq -r '.runs[].id'
+```
+
+- A later version may add fields; it takes none away and changes no type without a word in the changelog. Readers
+  ignore what they do not know: the schemas allow it.
+- Numbers that are not finite, which JSON does not have, are the texts `nan`, `inf` and `-inf`, as in a
+  [run folder](run-folder.md).
+- Times whose names end in `_ms` are milliseconds, those of events since 1970.
+- An error is one line of JSON on standard error, and the last one there:
+  `{"error": {"kind": "ConfigError", "message": "...", "exit_code": 1}}`. Exit codes are the same as without `--json`.
+  A command that has an answer and fails because of it (`doctor`, `gate`, `memory`, `sync`, `sweep`) prints the answer
+  first.
+- Warnings and progress go to standard error, as text.
+- JSON lines, one document each, come from `device health --every` alone: a device of the list below, then one for each
+  change.
+- `ui`, `serve` and `fleet node` print their document when they are ready, and go on.
+
+This page is written by `tools/reference.py` from the schemas. A name in `<>` stands for any name, `[]` for each item of
+a list; a field with a question mark may be missing. The tests hold what commands print against the schemas.
 """
 _DECISIONS_HEAD = """\
 # Decisions
@@ -483,6 +512,80 @@ def _flag(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
     return f"| `{_cell(flags)}` | {_cell(_escaped(' '.join(text.split()) + needed).strip())} |"
 
 
+def json_page(cli: click.Group, names: Sequence[str]) -> str:
+    """Return the page of what commands print as JSON; commands that print the same stand together."""
+    from embedl_hub.cli.schema import printing, schema_of  # noqa: PLC0415 - only to be described
+
+    together: dict[str, list[str]] = {}
+    for name, command in printing(cli, click.Context(cli)):
+        if name.split()[0] in names:
+            shape = {key: value for key, value in schema_of(name, command).items() if key not in {"$schema", "title"}}
+            together.setdefault("\n".join(_shape_rows(shape)), []).append(name)
+    lines = _JSON_HEAD.splitlines()
+    for rows, commands in together.items():
+        lines += ["", f"## {', '.join(f'`{name}`' for name in commands)}", "", rows]
+    return "\n".join(lines) + "\n"
+
+
+def _shape_rows(shape: dict[str, Any]) -> list[str]:
+    """Return a shape as tables, one for each form that the document may have."""
+    lines: list[str] = []
+    for form in shape.get("anyOf") or [shape]:
+        if lines:
+            lines += ["", "Or:", ""]
+        rows = list(_fields(form, "[]" if form.get("type") == "array" else ""))
+        lines += ["| field | type |", "|---|---|", *rows] if rows else [f"{_type_words(form)}."]
+    return lines
+
+
+def _fields(shape: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield a row for each field of a shape and of those within it."""
+    for inner in shape.get("anyOf", ()):
+        yield from _fields(inner, path)
+    if "items" in shape:
+        yield from _fields(shape["items"], path)
+    for name, below in shape.get("properties", {}).items():
+        missing = "" if name in shape.get("required", ()) else "?"
+        here = f"{path}.{name}".lstrip(".")
+        meaning = f": {_cell(below['description'])}" if "description" in below else ""
+        yield f"| `{here}`{missing} | {_type_words(below)}{meaning} |"
+        yield from _fields(below, f"{here}[]" if _has_items(below) else here)
+    more = shape.get("additionalProperties")
+    if isinstance(more, dict) and (more.get("properties") or "additionalProperties" in more):
+        yield from _fields(more, f"{path}.<name>".lstrip("."))
+
+
+def _has_items(shape: dict[str, Any]) -> bool:
+    return "items" in shape or any("items" in part for part in shape.get("anyOf", ()))
+
+
+def _type_words(shape: dict[str, Any]) -> str:
+    """Return what kind of value a shape is, in a word or two."""
+    plain = {
+        "string": "text",
+        "integer": "whole number",
+        "boolean": "true or false",
+        "number": "number",
+        "null": "null",
+    }
+    if "enum" in shape:
+        return ", ".join(f"`{word}`" for word in shape["enum"])
+    if "anyOf" in shape:
+        words = [_type_words(part) for part in shape["anyOf"]]
+        # A number that may be nan is a number to a reader; the head of the page says how it is written.
+        return " or ".join(word for word in words if word != "`nan`, `inf`, `-inf`")
+    kinds = shape.get("type", [])
+    null = " or null" if isinstance(kinds, list) and "null" in kinds else ""
+    kind = next((each for each in [kinds] if isinstance(each, str)), None) or next(iter(kinds), "")
+    if kind == "array":
+        return f"list of {_type_words(shape['items'])}{null}"
+    if kind == "object":
+        more = shape.get("additionalProperties")
+        by_name = isinstance(more, dict) and "properties" not in shape
+        return (f"{_type_words(more)} by name" if by_name else "object") + null
+    return plain.get(kind, "any value") + null
+
+
 def decisions_page() -> str:
     """Return the list of decision records."""
     lines = [*_DECISIONS_HEAD.splitlines(), "", "| | decision | date | status |", "|---|---|---|---|"]
@@ -519,6 +622,7 @@ def pages() -> dict[Path, str]:
     programs = [each._program().parser for each in (onnxruntime, litert, openvino, executorch)]  # noqa: SLF001
     made = {
         REFERENCE / "device-programs.md": programs_page(programs),
+        REFERENCE / "json.md": json_page(hub, list(own_commands())),
         ROOT / "docs" / "decisions" / "README.md": decisions_page(),
         ROOT / "examples" / "README.md": examples_page(),
     }

@@ -1,13 +1,21 @@
-"""The command line as a user calls it: a process of its own."""
+"""The command line as a user calls it: a process of its own. What it prints as JSON must have the shape it promises."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import click
+import jsonschema
+
+from embedl_hub.cli.main import cli
+from embedl_hub.cli.schema import printing, schema_of
 
 
 def hub(
@@ -15,11 +23,42 @@ def hub(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command and return how it ended."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("EMBEDL_HUB_")}
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "embedl_hub", *map(str, arguments)],
         capture_output=True, text=True, timeout=120, check=False, cwd=cwd, input=stdin,
         env={**kept, "EMBEDL_HUB_PREDICTION": "off", **variables},
     )  # fmt: skip
+    # With --every a line follows for each change, without end.
+    if "--json" in arguments and "--every" not in arguments and done.stdout:
+        check_shape(list(map(str, arguments)), json.loads(done.stdout))
+    return done
+
+
+def check_shape(arguments: Sequence[str], printed: object) -> None:
+    """Fail unless what a command printed is what its schema says: every field, and none that is not listed."""
+    known = _schemas()
+    words = [word for word in arguments if word != "--json"]
+    name = next((" ".join(words[:count]) for count in (3, 2, 1) if " ".join(words[:count]) in known), None)
+    # Others' commands have no schema.
+    if name is not None:
+        jsonschema.Draft202012Validator(known[name]).validate(printed)
+
+
+@functools.cache
+def _schemas() -> dict[str, Any]:
+    return {name: closed(schema_of(name, command)) for name, command in printing(cli, click.Context(cli))}
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema whose objects may have no other fields than those listed."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(part) for key, part in schema.items()}
+    if inner.get("type") in ("object", ["object", "null"]):
+        inner.setdefault("additionalProperties", False)
+    return inner
 
 
 def answer(*arguments: object, cwd: Path | str | None = None, **variables: str) -> Any:

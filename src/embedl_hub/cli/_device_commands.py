@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import FLAG, TEXT, WHOLE, array, both, fields, maybe, one_of
 from embedl_hub.cli._output import emit, home_option, json_option, plain, report, table, working
 from embedl_hub.cli._settings import change_toml, put_table
 from embedl_hub.core import HubContext
@@ -34,6 +35,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 where_option = click.option("--where", metavar="QUERY", help="Only devices such as: arch=aarch64, memory>=4GB")
 
+HEALTH = fields({"state": TEXT, "since_ms": maybe(WHOLE), "reason": maybe(TEXT), "run": maybe(TEXT)})
+_CHECK = fields({"name": TEXT, "outcome": one_of("ok", "warning", "failed"), "message": TEXT, "next_step": TEXT})
+_HEALTH = both(fields({"device": TEXT}), HEALTH, fields({"busy": maybe(TEXT), "checks": array(_CHECK)}))
+_POOL = fields({"name": TEXT, "is": TEXT, "mixed": FLAG, "members": array(TEXT), "problem": maybe(TEXT)})
+_ADDED = fields(
+    {"name": TEXT, "file": TEXT, "members": array(TEXT)}, {"where": TEXT, "devices": array(TEXT), "mixed": FLAG}
+)
+
 
 def _as_seconds(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     if value is None:
@@ -50,7 +59,7 @@ def _as_seconds(_ctx: click.Context, _parameter: click.Parameter, value: str | N
 @click.option("--every", "every_s", callback=_as_seconds, help="Go on, and check this often: 10m. Ctrl-C ends it.")
 @click.option("--wait", "wait_s", default=2.0, show_default=True, help="Wait so long for a device that is in use.")
 @home_option
-@json_option
+@json_option(fields({"devices": array(_HEALTH)}))
 def health(
     names: tuple[str, ...], where: str | None, every_s: float | None, wait_s: float, home: Path | None, as_json: bool
 ) -> None:
@@ -141,7 +150,7 @@ def pool() -> None:
 @click.option("--device", "devices", multiple=True, metavar="NAME", help="A board by its name; once for each.")
 @click.option("--mixed", is_flag=True, help="Let them differ.")
 @home_option
-@json_option
+@json_option(_ADDED)
 def add(name: str, where: str | None, devices: tuple[str, ...], mixed: bool, home: Path | None, as_json: bool) -> None:
     """Make a pool of the boards that a query means, or of named ones. They must be equal, unless it is --mixed."""
     check_name("pool name", name)
@@ -170,7 +179,7 @@ def add(name: str, where: str | None, devices: tuple[str, ...], mixed: bool, hom
 
 @pool.command("list")
 @home_option
-@json_option
+@json_option(fields({"pools": array(_POOL)}))
 def show(home: Path | None, as_json: bool) -> None:
     """List the pools of this home with their boards."""
     folder = find_home(home)
@@ -195,7 +204,7 @@ def show(home: Path | None, as_json: bool) -> None:
 @pool.command("remove")
 @click.argument("name")
 @home_option
-@json_option
+@json_option(fields({"removed": TEXT}))
 def remove(name: str, home: Path | None, as_json: bool) -> None:
     """Remove a pool; its devices stay."""
     path = find_home(home) / DEVICES_FILE

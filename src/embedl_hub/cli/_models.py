@@ -17,6 +17,7 @@ from embedl_hub.core.toolchain import find_component, toolchains
 from embedl_hub.errors import ConfigError, quoted_list
 
 if TYPE_CHECKING:
+    from embedl_device.schema import Deferred
     from embedl_hub.core import HubContext
     from embedl_hub.core.component import Component
     from embedl_hub.tracking import Run
@@ -37,15 +38,18 @@ _OPTIONS = (
     click.option("--here", is_flag=True, help="On this machine, whatever devices there are."),
     click.option("--project", help="Record under this project; the one in use if not given."),
     home_option,
-    json_option,
 )
 
 
-def where_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options of `Where`, and ``--json``."""
-    for decorate in reversed(_OPTIONS):
-        function = decorate(function)
-    return function
+def where_options(shape: Deferred) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options of `Where`, and ``--json``, which prints this."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (json_option(shape), *reversed(_OPTIONS)):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 def measure(component: type[Component], words: Sequence[str], where: Where, **options: object) -> tuple[Run, Any]:

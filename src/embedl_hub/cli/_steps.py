@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from embedl_device.schema import ANY, NUMBER, TEXT, by_name, fields, maybe
 from embedl_hub.cli._output import (
     PATH,
     KindGroup,
@@ -33,6 +34,15 @@ from embedl_hub.core.steps import StepOption, keep_model, model_of, options_of, 
 from embedl_hub.core.toolchain import components
 from embedl_hub.errors import ConfigError, ConnectError, TrackingError, quoted_list
 from embedl_hub.tracking import Run, find_home
+
+STEP = fields(
+    {
+        "run": TEXT, "project": TEXT, "type": TEXT, "component": maybe(TEXT), "provider": maybe(TEXT),
+        "device": maybe(TEXT), "metrics": by_name(NUMBER), "verdict": ANY, "verdict_reason": ANY,
+        "artifacts": by_name(TEXT),
+    }
+)  # fmt: skip
+"""What `step_facts` returns."""
 
 
 class StepGroup(KindGroup):
@@ -105,7 +115,7 @@ _PLACE_OPTIONS = (
     click.option("--tag", "tags", multiple=True, metavar="NAME=VALUE", help="A label to find the run by."),
     click.option("--output", type=PATH, help="Also put the result (model, profile, outputs) here."),
     home_option,
-    json_option,
+    json_option(STEP),
 )
 
 

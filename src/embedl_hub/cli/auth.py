@@ -10,6 +10,7 @@ import urllib.request
 
 import click
 
+from embedl_device.schema import FLAG, TEXT, array, either, fields
 from embedl_hub.cli._output import json_option, report
 from embedl_hub.credentials import KEY_VARIABLE, URL_VARIABLE, Server, find_server, forget_server, keep_server
 from embedl_hub.errors import ConfigError, ConnectError
@@ -18,12 +19,19 @@ _LIMIT_S = 10.0
 _LONGEST_ANSWER = 10_000_000
 
 
+_SHAPE = either(
+    fields({"url": TEXT, "source": TEXT, "has_key": FLAG}, {"projects": array(TEXT)}),
+    fields({"file": TEXT, "url": TEXT}),
+    fields({"removed": FLAG}),
+)
+
+
 @click.command()
 @click.argument("url", required=False)
 @click.option("--check", is_flag=True, help="Ask the server whether it takes the key.")
 @click.option("--insecure", is_flag=True, help="Allow plain HTTP to another machine; the key can be read on the way.")
 @click.option("--remove", is_flag=True, help="Forget the server and its key.")
-@json_option
+@json_option(_SHAPE)
 def command(url: str | None, check: bool, insecure: bool, remove: bool, as_json: bool) -> None:
     """Keep the address of a server and the key to it, readable by this user only.
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from embedl_device.readers import parse_json
+from embedl_device.schema import TEXT, WHOLE, fields
 from embedl_hub.cli._output import as_value, home_option, json_option, report
 from embedl_hub.cli.log import attached
 from embedl_hub.errors import ConfigError
@@ -29,7 +30,7 @@ class _Values:
 @click.command()
 @click.argument("run_id")
 @home_option
-@json_option
+@json_option(fields({"run": TEXT, "params": WHOLE, "metrics": WHOLE, "tags": WHOLE}))
 def command(run_id: str, home: Path | None, as_json: bool) -> None:
     """Record many values of a run that `run start` began, in one go: all lines, or none when one is wrong.
 

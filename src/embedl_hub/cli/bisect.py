@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.cli._output import COULD_NOT_MEASURE, PATH, emit, home_option, json_option, pairs, table
+from embedl_device.schema import FLAG, NUMBER, TEXT, WHOLE, Shape, array, fields, maybe, of
+from embedl_hub.cli._output import COULD_NOT_MEASURE, PATH, emit, home_option, json_option, pairs, table, tell_error
 from embedl_hub.cli._steps import open_context
 from embedl_hub.core.document import find_metric
 from embedl_hub.errors import ConfigError, HubError, TrackingError
 
 if TYPE_CHECKING:
     from embedl_hub.bisection import BisectionPlan, BisectionResult
+
+
+def _shape() -> Shape:
+    from embedl_hub.bisection import Decision, Operator, Switch  # noqa: PLC0415 - only for the schema
+
+    switches = array(of(Switch))
+    return fields(
+        {
+            "format": WHOLE, "run": TEXT, "good": TEXT, "bad": TEXT, "metric": TEXT, "place": TEXT, "alpha": NUMBER,
+            "least": NUMBER, "sentence": TEXT, "differs": FLAG,
+            "causes": array(fields({"switches": switches, "notes": array(TEXT), "undecided": switches})),
+            "is_complete": FLAG, "note": maybe(TEXT), "switches": switches, "parts": switches,
+            "decisions": array(of(Decision)), "operators": array(of(Operator)), "notes": array(TEXT), "reused": WHOLE,
+        }
+    )  # fmt: skip
 
 
 @click.command()
@@ -33,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--again", is_flag=True, help="Search anew although the question was answered before.")
 @click.option("--project", help="Record under this project; the one in use if not given.")
 @home_option
-@json_option
+@json_option(_shape)
 @click.pass_context
 def command(  # noqa: PLR0913 - options
     ctx: click.Context, *, good: str, bad: str, metric: str | None, least: float, alpha: float,
@@ -68,7 +84,7 @@ def command(  # noqa: PLR0913 - options
     except (ConfigError, TrackingError) as error:
         raise click.UsageError(str(error)) from error
     except HubError as error:
-        click.echo(f"embedl-hub: {error}", err=True)
+        tell_error(error, COULD_NOT_MEASURE, as_json=as_json)
         ctx.exit(COULD_NOT_MEASURE)
     if as_json:
         emit(result.as_dict())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedl_device.schema import NUMBER, TEXT, WHOLE, Shape, array, by_name, fields, maybe, of
 from embedl_hub.cli._output import (
     PATH,
     RUINED,
@@ -54,6 +55,25 @@ class _Target:
     is_kept: bool
 
 
+def _shape() -> Shape:
+    from embedl_device.statistics import Summary, Verdict  # noqa: PLC0415 - only for the schema
+    from embedl_hub.core.invoke import OutputDifference  # noqa: PLC0415
+    from embedl_hub.machine.install import BoardPython  # noqa: PLC0415
+
+    result = {
+        "precision": TEXT, "latency_ms": of(Summary), "verdict": maybe(of(Verdict)), "verdict_reason": maybe(TEXT),
+        "metrics": by_name(NUMBER), "size_bytes": WHOLE, "differences": array(of(OutputDifference)),
+        "runs": by_name(TEXT),
+    }  # fmt: skip
+    return fields(
+        {
+            "device": TEXT, "python": of(BoardPython, version=array(WHOLE), libc=array(TEXT)),
+            "results": array(fields(result)), "comparison": maybe(array(TEXT)), "notes": array(TEXT), "report": TEXT,
+            "ruined": array(TEXT),
+        }
+    )  # fmt: skip
+
+
 @click.command()
 @click.argument("address", metavar="[USER@]HOST[:PORT]")
 @click.argument("model", type=click.Path(path_type=Path))
@@ -74,7 +94,7 @@ class _Target:
 @click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="The HTML file; MODEL-BOARD.html here.")
 @click.option("--project", help="Record under this project; the one in use if not given.")
 @home_option
-@json_option
+@json_option(_shape)
 def command(  # noqa: PLR0913, PLR0917 - click's options
     address: str, model: Path, port: int | None, identity: Path | None, jump_host: str | None,
     known_hosts: Path | None, config_file: Path | None, python: str | None, name: str | None, settings: tuple[str, ...],

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import TEXT, both, fields, maybe
 from embedl_hub.cli._models import Where, measure, where_options
 from embedl_hub.cli._output import emit, number, say_unless_stable, table
-from embedl_hub.cli._steps import step_facts
+from embedl_hub.cli._steps import STEP, step_facts
 from embedl_hub.core.document import find_metric
 from embedl_hub.core.profile import ColdStartProfiler
 
@@ -19,7 +20,7 @@ _ROWS = ("process_time", "import_time", "load_time", "first_latency", "start_tim
 @click.argument("model")
 @click.option("--starts", type=click.IntRange(min=1), default=20, show_default=True,
               help="So many starts with the files in the page cache, and as many without.")  # fmt: skip
-@where_options
+@where_options(both(STEP, fields({"cold_problem": maybe(TEXT)})))
 def command(
     model: str, starts: int, device: str | None, here: bool, project: str | None, home: Path | None, as_json: bool
 ) -> None:

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import of
 from embedl_hub.cli._output import home_option, json_option, open_store, report, size
-from embedl_hub.tracking import collect
+from embedl_hub.tracking import Collected, collect
 
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="List what would be deleted.")
 @home_option
-@json_option
+@json_option(of(Collected))
 def command(dry_run: bool, home: Path | None, as_json: bool) -> None:
     """Free the space of contents that no run uses any more, such as those of deleted runs.
 

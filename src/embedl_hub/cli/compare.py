@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from embedl_device.schema import FLAG, NUMBER, TEXT, WHOLE, Shape, array, either, fields, maybe, of
 from embedl_hub.cli._models import toolchain_of
 from embedl_hub.cli._output import (
     NETWORK,
@@ -86,6 +87,26 @@ _CHOICES_SHOWN = 5
 _LETTERS = 26
 
 
+def _shape() -> Shape:
+    from embedl_device.statistics import Ranked, Verdict  # noqa: PLC0415 - only for the schema
+    from embedl_hub.comparison import FactRow, FloatChoice  # noqa: PLC0415
+    from embedl_hub.core.profile import PairedModel  # noqa: PLC0415
+
+    whole: dict[str, Any] = dict(of(Comparison, headline=array(TEXT)))
+    more = {
+        "facts": of(FactRow, differs=FLAG), "metrics": of(MetricRow, conclusions=array(TEXT)),
+        "float_choices": of(FloatChoice, extra_ms=NUMBER, sentence=TEXT),
+    }  # fmt: skip
+    whole["properties"] = {**whole["properties"], **{name: array(shape) for name, shape in more.items()}}
+    paired = {
+        "run": TEXT, "device": maybe(TEXT), "rounds": WHOLE, "waiting_share": maybe(NUMBER),
+        "verdict": maybe(of(Verdict)), "verdict_reason": maybe(TEXT),
+        "models": array(of(PairedModel, given=TEXT, conclusion=TEXT)),
+        "ranking": array(of(Ranked, is_significant=maybe(FLAG))),
+    }  # fmt: skip
+    return either(whole, fields(paired))
+
+
 @click.command()
 @click.argument("runs", nargs=-1, required=True)
 @click.option(
@@ -97,7 +118,7 @@ _LETTERS = 26
 @click.option("--here", is_flag=True, help="Measure --paired on this machine, whatever devices there are.")
 @click.option("--project", help="Record --paired under this project; the one in use if not given.")
 @home_option
-@json_option
+@json_option(_shape)
 @click.pass_context
 def command(  # noqa: PLR0913 - options
     ctx: click.Context, *, runs: tuple[str, ...], layers: int, paired: bool, samples: int, device: str | None,

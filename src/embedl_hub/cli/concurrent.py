@@ -7,9 +7,18 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import TEXT, WHOLE, array, fields, maybe, of
+from embedl_device.statistics import Verdict
 from embedl_hub.cli._models import Where, measure, where_options
 from embedl_hub.cli._output import emit, number, ratio_text, say_unless_stable, table
-from embedl_hub.core.profile import ConcurrentProfiler
+from embedl_hub.core.profile import ConcurrentModel, ConcurrentProfiler
+
+_SHAPE = fields(
+    {
+        "run": TEXT, "device": maybe(TEXT), "rounds": WHOLE, "verdict": maybe(of(Verdict)),
+        "verdict_reason": maybe(TEXT), "models": array(of(ConcurrentModel, given=TEXT, conclusion=TEXT)),
+    }
+)  # fmt: skip
 
 
 @click.command()
@@ -18,7 +27,7 @@ from embedl_hub.core.profile import ConcurrentProfiler
               help="In each every model runs alone once, and all run at once.")  # fmt: skip
 @click.option("--idle-processes", type=click.IntRange(min=0), default=0, show_default=True,
               help="So many further processes that do nothing, to see that those change nothing.")  # fmt: skip
-@where_options
+@where_options(_SHAPE)
 def command(
     models: tuple[str, ...], rounds: int, idle_processes: int, device: str | None, here: bool, project: str | None,
     home: Path | None, as_json: bool,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedl_device.schema import ANY, FLAG, NUMBER, TEXT, Shape, array, by_name, fields
 from embedl_hub.cli._device_commands import health, pool
 from embedl_hub.cli._output import as_value, emit, home_option, json_option, pairs, report, table, working
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, put_table, read_settings
@@ -35,6 +36,27 @@ _SSH_OPTIONS = {
 }
 _STEP_LIMIT_S = 30.0
 _MOST_SAID = 500
+
+
+_KEPT: Shape = {
+    **fields(
+        {"name": TEXT, "file": TEXT, "type": TEXT},
+        {
+            "runner": TEXT, "artifact_root": TEXT, "lease_dir": TEXT, "config": by_name(ANY), "spec": by_name(ANY),
+        },
+    ),
+    # A runner's own table has its name.
+    "additionalProperties": by_name(ANY),
+}  # fmt: skip
+
+
+_TESTED = fields(
+    {
+        "device": TEXT,
+        "is_ok": FLAG,
+        "steps": array(fields({"title": TEXT, "is_ok": FLAG, "says": TEXT, "seconds": NUMBER})),
+    }
+)
 
 
 @click.group()
@@ -68,7 +90,7 @@ def _table_options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--type", "kind", required=True, help="The provider type: local, embedl_onnxruntime, qai_hub ...")
 @_table_options
 @home_option
-@json_option
+@json_option(_KEPT)
 def add(name: str, kind: str, home: Path | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - table options
     """Add a device. Try it with: embedl-hub device test NAME."""
     check_name("device name", name)
@@ -84,7 +106,7 @@ def add(name: str, kind: str, home: Path | None, as_json: bool, **given: Any) ->
 @click.option("--unset", multiple=True, metavar="KEY", help="Forget a key, such as port, threads or artifact_root.")
 @_table_options
 @home_option
-@json_option
+@json_option(_KEPT)
 def edit(name: str, kind: str | None, unset: tuple[str, ...], home: Path | None, as_json: bool, **given: Any) -> None:  # noqa: ANN401 - table options
     """Change what is given and leave the rest."""
     path = find_home(home) / DEVICES_FILE
@@ -99,7 +121,7 @@ def edit(name: str, kind: str | None, unset: tuple[str, ...], home: Path | None,
 @command.command("remove")
 @click.argument("name")
 @home_option
-@json_option
+@json_option(fields({"removed": TEXT}))
 def remove(name: str, home: Path | None, as_json: bool) -> None:
     """Remove a device; its runs stay."""
     folder = find_home(home)
@@ -126,7 +148,7 @@ class Step:
 @click.argument("name")
 @click.option("--wait", "wait_s", default=10.0, show_default=True, help="Wait so long for a device that is in use.")
 @home_option
-@json_option
+@json_option(_TESTED)
 def test(name: str, wait_s: float, home: Path | None, as_json: bool) -> None:
     """Connect to a device, say what it is, lease it, run a command there and look for what its provider needs."""
     path = find_home(home) / DEVICES_FILE

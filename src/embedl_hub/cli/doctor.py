@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import array, of
 from embedl_hub.cli._output import emit, home_option, json_option, table, working
 from embedl_hub.cli.auth import ask
 from embedl_hub.cli.device import run_test
@@ -35,7 +36,7 @@ _LOW_BYTES = 1 << 30
 @click.option("--devices", is_flag=True, help="Also test every device of this home.")
 @click.option("--install", metavar="NAME", help="Set up something that has its own installer, and check it.")
 @home_option
-@json_option
+@json_option(array(of(CheckResult)))
 def command(devices: bool, install: str | None, home: Path | None, as_json: bool) -> None:
     """Say what is installed, what is missing and the line to install it.
 

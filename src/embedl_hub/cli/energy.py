@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import NUMBER, TEXT, both, fields, maybe
 from embedl_hub.cli._output import PATH, emit, home_option, json_option, number, open_store, table
-from embedl_hub.cli._steps import open_context, step_facts
+from embedl_hub.cli._steps import STEP, open_context, step_facts
 from embedl_hub.core.component import RunType
 from embedl_hub.errors import ConfigError
 
@@ -25,7 +26,7 @@ from embedl_hub.errors import ConfigError
 )
 @click.option("--time-zone", help="Of dates that name none, such as Europe/Stockholm; UTC if not given.")
 @home_option
-@json_option
+@json_option(both(STEP, fields({"clock_offset_s": NUMBER, "energy_problem": maybe(TEXT)})))
 def command(
     run_id: str, meter: Path, clock_offset: float | None, voltage: float | None, time_zone: str | None,
     home: Path | None, as_json: bool,

@@ -7,9 +7,19 @@ from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import emit, home_option, json_option, table
+from embedl_device.schema import FLAG, NUMBER, TEXT, array, fields
+from embedl_hub.cli._output import emit, home_option, json_option, report, table
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import find_home
+
+_STATUS = array(
+    fields(
+        {
+            "host": TEXT, "address": TEXT, "alive": FLAG, "cpus": NUMBER,
+            "devices": array(fields({"name": TEXT, "busy": FLAG})),
+        }
+    )
+)  # fmt: skip
 
 
 @click.group()
@@ -26,9 +36,10 @@ def command() -> None:
 @click.option("--temp-dir", type=click.Path(path_type=Path), help="Where Ray keeps its logs and sockets.")
 @click.option("--insecure", is_flag=True, help="Without a token: whoever reaches the ports runs programs on the hosts.")
 @home_option
+@json_option(fields({"devices": array(TEXT), "file": TEXT, "command": array(TEXT)}))
 def node(
     head: bool, address: str | None, port: int | None, ip: str | None, cpus: int | None, temp_dir: Path | None,
-    insecure: bool, home: Path | None,
+    insecure: bool, home: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Offer the devices of this home to a cluster, until Ctrl-C or ``fleet stop``.
 
@@ -45,15 +56,20 @@ def node(
         find_home(home), address=address, port=port, ip=ip, cpus=cpus, temporary=temp_dir, insecure=insecure
     )
     boards = ", ".join(plan.devices) or "no boards: only processors"
-    click.echo(f"Offering {boards}, as {plan.home / 'devices.toml'} says they are reached.")
-    click.echo(f"Starting: {' '.join(plan.argv)}")
-    become_node(plan)
+    file = str(plan.home / "devices.toml")
+    report(
+        {"devices": list(plan.devices), "file": file, "command": list(plan.argv)},
+        f"Offering {boards}, as {file} says they are reached.",
+        f"Starting: {' '.join(plan.argv)}",
+        as_json=as_json,
+    )
+    become_node(plan, quiet=as_json)
 
 
 @command.command("status")
 @click.option("--address", metavar="HOST:PORT", help="The cluster; the one of this home's node if not given.")
 @home_option
-@json_option
+@json_option(_STATUS)
 def status(address: str | None, home: Path | None, as_json: bool) -> None:
     """Show the hosts of the cluster, the boards that each of them reaches, and which are at work."""
     from embedl_hub.fleet import cluster_hosts, node_address  # noqa: PLC0415 - loads Ray
@@ -87,9 +103,12 @@ def status(address: str | None, home: Path | None, as_json: bool) -> None:
 
 @command.command("stop")
 @home_option
-def stop(home: Path | None) -> None:
+@json_option(fields({"home": TEXT, "stopped": FLAG}))
+def stop(home: Path | None, as_json: bool) -> None:
     """End this home's node, and no other Ray of this host."""
     from embedl_hub.fleet import stop_node  # noqa: PLC0415 - loads numpy
 
     folder = find_home(home, uses_devices=False)
-    click.echo(f"The node of {folder} has ended." if stop_node(folder) else f"No node of {folder} is running.")
+    stopped = stop_node(folder)
+    text = f"The node of {folder} has ended." if stopped else f"No node of {folder} is running."
+    report({"home": str(folder), "stopped": stopped}, text, as_json=as_json)

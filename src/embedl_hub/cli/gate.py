@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedl_device.schema import TEXT, maybe, of
 from embedl_hub.cli._models import toolchain_of
-from embedl_hub.cli._output import COULD_NOT_MEASURE, home_option, json_option, report, working
+from embedl_hub.cli._output import COULD_NOT_MEASURE, home_option, json_option, report, tell_error, working
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.cli._steps import open_context
 from embedl_hub.comparison import Decision, GateResult, gate, junit_error, junit_xml
@@ -54,7 +55,7 @@ def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> floa
 @click.option("--fail-when-unsure", is_flag=True, help="Exit with 3 when the gate cannot tell, instead of 0.")
 @click.option("--project", help="Record the repeats under this project; the one in use if not given.")
 @home_option
-@json_option
+@json_option(of(GateResult, measured_on=maybe(TEXT)))
 @click.pass_context
 def command(  # noqa: PLR0913 - options
     ctx: click.Context, *, run: str, baseline: str, metric: str, tolerance: float, more_is_better: bool | None,
@@ -107,7 +108,7 @@ def command(  # noqa: PLR0913 - options
         is_usage = isinstance(error, ConfigError | TrackingError) and not isinstance(error, UnknownDeviceError)
         if is_usage or (device is not None and isinstance(error, UnknownDeviceError)):
             raise click.UsageError(str(error)) from error
-        click.echo(f"embedl-hub: {error}", err=True)
+        tell_error(error, COULD_NOT_MEASURE, as_json=as_json)
         ctx.exit(COULD_NOT_MEASURE)
     _write(junit, junit_xml([result], seconds=time.perf_counter() - started))
     ratio = result.worsening

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import FLAG, TEXT, fields
 from embedl_hub.cli._output import PATH, json_option, report
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.errors import ConfigError
@@ -20,7 +21,7 @@ _IGNORED = "blobs/\nboards/\nkernel_costs/\noutbox/\nruns/\nhub.db*\nlock\ndamag
 @click.command()
 @click.argument("project", required=False)
 @click.option("--folder", type=PATH, default=Path(), help="The folder; this one if not given.")
-@json_option
+@json_option(fields({"home": TEXT, "project": TEXT, "is_new": FLAG}))
 def command(project: str | None, folder: Path, as_json: bool) -> None:
     """Make this folder a project: its runs, devices and settings go into .embedl here.
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from embedl_hub.cli._device_commands import chosen, health_as_value, where_option
+from embedl_device.schema import ANY, FLAG, TEXT, array, both, by_name, fields, maybe
+from embedl_hub.cli._device_commands import HEALTH, chosen, health_as_value, where_option
 from embedl_hub.cli._output import emit, home_option, json_option, table, working
 from embedl_hub.cli._settings import read_settings
 from embedl_hub.core.context import spec_as_value
@@ -20,12 +21,20 @@ from embedl_hub.tracking import Store, find_home
 _SHOWN = ("type", "state", "reached_by", "device_name")
 
 
+_DEVICE = both(
+    fields({"name": TEXT, "type": TEXT}),
+    HEALTH,
+    fields({"reached_by": TEXT, "device_name": maybe(TEXT), "spec": by_name(ANY), "is_in_use": FLAG}),
+)
+_OFFERED = fields({"type": TEXT, "device_name": TEXT, "os": TEXT, "attributes": TEXT})
+
+
 @click.command()
 @click.option("--offered/--no-offered", default=True, help="Also ask providers what they offer, such as a cloud.")
 @click.option("--match", default="", help="Only offered devices with this word in them.")
 @where_option
 @home_option
-@json_option
+@json_option(fields({"devices": array(_DEVICE), "offered": array(_OFFERED), "problems": by_name(TEXT)}))
 def command(offered: bool, match: str, where: str | None, home: Path | None, as_json: bool) -> None:
     """List the devices of this home with their health, and what installed providers offer."""
     folder = find_home(home)

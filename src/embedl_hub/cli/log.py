@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import ANY, NUMBER, TEXT, WHOLE, fields, maybe
 from embedl_hub.cli._output import as_value, home_option, json_option, open_store, report
 from embedl_hub.tracking import ActiveRun, Client, open_uplink
 
@@ -41,7 +42,7 @@ def attached(home: Path | None, run_id: str) -> Iterator[ActiveRun]:
 @click.argument("name")
 @click.argument("value")
 @home_option
-@json_option
+@json_option(fields({"run": TEXT, "param": TEXT, "value": ANY}))
 def param(run_id: str, name: str, value: str, home: Path | None, as_json: bool) -> None:
     """Record a parameter: a number, true, a list such as [1,2], else text."""
     with attached(home, run_id) as run:
@@ -55,7 +56,7 @@ def param(run_id: str, name: str, value: str, home: Path | None, as_json: bool) 
 @click.argument("value", type=float)
 @click.option("--step", type=int, help="Where in a series it stands.")
 @home_option
-@json_option
+@json_option(fields({"run": TEXT, "metric": TEXT, "value": NUMBER, "step": maybe(WHOLE)}))
 def metric(run_id: str, name: str, value: float, step: int | None, home: Path | None, as_json: bool) -> None:
     """Record a number."""
     with attached(home, run_id) as run:
@@ -68,7 +69,7 @@ def metric(run_id: str, name: str, value: float, step: int | None, home: Path | 
 @click.argument("name")
 @click.argument("value")
 @home_option
-@json_option
+@json_option(fields({"run": TEXT, "tag": TEXT, "value": TEXT}))
 def tag(run_id: str, name: str, value: str, home: Path | None, as_json: bool) -> None:
     """Record a label to find the run by; a finished run takes one too."""
     with open_store(home) as store:
@@ -86,7 +87,7 @@ def tag(run_id: str, name: str, value: str, home: Path | None, as_json: bool) ->
 @click.argument("path", type=click.Path(path_type=Path, exists=True))
 @click.option("--name", help="What the run calls it; the file's name if not given.")
 @home_option
-@json_option
+@json_option(fields({"run": TEXT, "artifact": TEXT, "sha256": TEXT, "size_bytes": WHOLE}))
 def artifact(run_id: str, path: Path, name: str | None, home: Path | None, as_json: bool) -> None:
     """Keep a file or a folder with the run."""
     with attached(home, run_id) as run:

@@ -15,7 +15,7 @@ import click
 
 import embedl_hub
 from embedl_device.terminal import guarded
-from embedl_hub.cli._output import JSON_WANTED, KindGroup, with_verbosity
+from embedl_hub.cli._output import JSON_WANTED, KindGroup, tell_error, with_verbosity
 from embedl_hub.errors import HubError
 
 if TYPE_CHECKING:
@@ -94,18 +94,23 @@ def main() -> None:
 @contextlib.contextmanager
 def _endings() -> Iterator[None]:
     """Turn every ending into one clean message and an exit code."""
+    # By the words: what fails first is the reading of them.
+    as_json = "--json" in sys.argv[1:]
     try:
         yield
     except HubError as error:
         if logging.getLogger().isEnabledFor(logging.DEBUG):
             logging.getLogger("embedl_hub").debug("", exc_info=error)
-        click.echo(f"embedl-hub: {error}", err=True)
+        tell_error(error, 1, as_json=as_json)
         sys.exit(1)
     except click.ClickException as error:
-        error.show()
+        if as_json:
+            tell_error(error, error.exit_code, as_json=True)
+        else:
+            error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("embedl-hub: stopped.", err=True)
+        tell_error("stopped.", 130, as_json=as_json)
         sys.exit(130)
     except BrokenPipeError:
         # Somebody piped us into head; that is no failure.
@@ -115,9 +120,6 @@ def _endings() -> Iterator[None]:
         if logging.getLogger().isEnabledFor(logging.DEBUG):
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        click.echo(
-            f"embedl-hub: {type(error).__name__} in {frame.name} ({frame.filename}:{frame.lineno}): {error}. "
-            "-vv shows the traceback.",
-            err=True,
-        )
+        where = f"{frame.name} ({frame.filename}:{frame.lineno})"
+        tell_error(f"{type(error).__name__} in {where}: {error}. -vv shows the traceback.", 1, as_json=as_json)
         sys.exit(1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from embedl_device.schema import ANY, FLAG, TEXT, WHOLE, Shape, array, fields, maybe
 from embedl_hub.cli._output import PATH, as_value, emit, home_option, json_option, pairs, table, working
 from embedl_hub.cli._steps import chosen_device, find_run, open_context
 from embedl_hub.core.device import ProviderConfig
@@ -30,6 +31,23 @@ _WILL_NOT_FIT = 1
 _SHOWN = 5
 
 
+_SHAPE: Shape = {
+    **fields(
+        {
+            "model": TEXT, "toolchain": TEXT, "fits": maybe(FLAG), "verdict": TEXT, "method": TEXT,
+            "arena_bytes": maybe(WHOLE), "weights_bytes": maybe(WHOLE), "peak_layer": maybe(TEXT),
+            "parts": array(fields({"what": TEXT, "bytes": WHOLE})),
+            "rows": array(
+                fields({"name": TEXT, "op_type": TEXT, "in_use_bytes": WHOLE, "scratch_bytes": WHOLE})
+            ),
+            "missing_because": maybe(TEXT), "runtime_bytes": WHOLE,
+        }
+    ),
+    # What a runtime tells besides.
+    "additionalProperties": ANY,
+}  # fmt: skip
+
+
 @click.command()
 @click.argument("model")
 @click.option("--device", help="The device whose memory is meant; the one in use if not given.")
@@ -41,7 +59,7 @@ _SHOWN = 5
 )
 @click.option("--picture", type=PATH, help="Also draw memory over the layers into this .svg file.")
 @home_option
-@json_option
+@json_option(_SHAPE)
 def command(
     model: str, device: str | None, here: bool, memory: str | None, toolchain_name: str | None,
     changes: tuple[str, ...], picture: Path | None, home: Path | None, as_json: bool,

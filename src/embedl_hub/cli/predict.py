@@ -8,12 +8,21 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import FLAG, NUMBER, TEXT, array, fields, maybe
 from embedl_hub.cli._output import emit, home_option, json_option, number, read_shape, table, working
 from embedl_hub.cli._steps import chosen_device, find_model, open_context
 from embedl_hub.core.compile import CompileError
 from embedl_hub.core.toolchain import toolchains
 from embedl_hub.errors import ConfigError
 from embedl_hub.refusal import needed_packages, refusals_as
+
+_SHAPE = fields(
+    {
+        "model": TEXT, "speedup": NUMBER, "low": NUMBER, "high": NUMBER, "float_ms": NUMBER, "int8_ms": NUMBER,
+        "known": NUMBER, "reasons": array(TEXT), "place": TEXT, "family": maybe(TEXT), "runtime_version": TEXT,
+        "measured_now": FLAG,
+    }
+)  # fmt: skip
 
 
 @click.command()
@@ -24,7 +33,7 @@ from embedl_hub.refusal import needed_packages, refusals_as
 @click.option("--per-channel/--no-per-channel", default=False, help="One scale per output channel of a weight.")
 @click.option("--quantize-io/--no-quantize-io", default=False, help="Inputs and outputs are integers too.")
 @home_option
-@json_option
+@json_option(_SHAPE)
 def command(
     model: str, device: str | None, here: bool, input_shape: str | None, per_channel: bool, quantize_io: bool,
     home: Path | None, as_json: bool,

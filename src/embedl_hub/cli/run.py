@@ -5,17 +5,34 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from embedl_device.schema import (
+    ANY,
+    FLAG,
+    NUMBER,
+    TEXT,
+    WHOLE,
+    Shape,
+    array,
+    both,
+    by_name,
+    described,
+    fields,
+    maybe,
+    of,
+)
 from embedl_device.statistics import Verdict
+from embedl_hub.cli._mlflow_commands import from_mlflow, to_mlflow
 from embedl_hub.cli._output import (
     NETWORK,
     check_report_path,
+    chosen_runs,
     emit,
     home_option,
     json_option,
@@ -29,8 +46,19 @@ from embedl_hub.cli._output import (
 from embedl_hub.cli._output import size as shown_size
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.cli.log import attached
-from embedl_hub.errors import ConfigError, TrackingError
-from embedl_hub.tracking import Client, Run, RunStatus, RunType, Store, check_filter, equal, find_home, open_uplink
+from embedl_hub.errors import ConfigError
+from embedl_hub.tracking import (
+    Client,
+    LoggedMetric,
+    Run,
+    RunStatus,
+    RunType,
+    Store,
+    check_filter,
+    equal,
+    find_home,
+    open_uplink,
+)
 
 if TYPE_CHECKING:
     from embedl_hub.core.profile import ModuleTimes
@@ -40,9 +68,43 @@ _MODULES_SHOWN = 20
 _ENDINGS = ("FINISHED", "FAILED", "KILLED")
 
 
+_HEAD = fields(
+    {
+        "id": TEXT, "project": TEXT, "type": of(RunType), "name": TEXT, "status": of(RunStatus), "started_ms": WHOLE,
+        "ended_ms": maybe(WHOLE), "parent_id": maybe(TEXT), "component": maybe(TEXT), "provider": maybe(TEXT),
+        "device": maybe(TEXT), "error": maybe(TEXT), "params": by_name(ANY), "tags": by_name(TEXT), "archived": FLAG,
+    }
+)  # fmt: skip
+_ARTIFACT = {
+    "file_name": TEXT, "size_bytes": WHOLE, "sha256": TEXT, "is_folder": FLAG,
+    "path": described(TEXT, "on this machine"),
+}  # fmt: skip
+_LISTED = fields(
+    {
+        "runs": array(both(_HEAD, fields({"metrics": by_name(described(NUMBER, "the last value"))}))),
+        "after": described(maybe(TEXT), "what --after takes for the next page"),
+    }
+)
+
+
+def _shown() -> Shape:
+    from embedl_hub.core.profile import ModuleTimes  # noqa: PLC0415 - only for the schema
+
+    more = {
+        "traceback": maybe(TEXT), "metrics": array(of(LoggedMetric)), "artifacts": by_name(fields(_ARTIFACT)),
+        "lineage": fields({name: array(TEXT) for name in ("made_from", "used_by", "parts")}),
+        "modules": described(maybe(of(ModuleTimes)), "of a profile whose model names its modules"),
+    }  # fmt: skip
+    return both(_HEAD, fields(more))
+
+
 @click.group()
 def command() -> None:
     """Find, show, start, finish, archive, export and delete runs."""
+
+
+command.add_command(to_mlflow)
+command.add_command(from_mlflow)
 
 
 def _search_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -77,7 +139,7 @@ def _where(where: str, **facts: str | None) -> str:
 @click.option("--after", help="Go on where the page before ended.")
 @click.option("--columns", default="", help="More columns: metrics.latency,params.precision,tags.stage.")
 @home_option
-@json_option
+@json_option(_LISTED)
 def list_(  # noqa: PLR0913, PLR0917 - click's options
     where: str, project: str | None, status: str | None, run_type: str | None, device: str | None, archived: bool,
     order: str, limit: int, after: str | None, columns: str, home: Path | None, as_json: bool,
@@ -113,7 +175,7 @@ def list_(  # noqa: PLR0913, PLR0917 - click's options
 @command.command("show")
 @click.argument("run_id")
 @home_option
-@json_option
+@json_option(_shown)
 def show(run_id: str, home: Path | None, as_json: bool) -> None:
     """Show one run with everything it logged; the beginning of its id is enough."""
     from embedl_hub.core.document import document_of  # noqa: PLC0415 - only here
@@ -173,7 +235,7 @@ def _show_modules(modules: ModuleTimes) -> None:
 @click.option("--name", help="What to call it.")
 @click.option("--project", help="Where it belongs; the one in use if not given.")
 @home_option
-@json_option
+@json_option(fields({"run": TEXT}))
 def start(run_type: str, name: str | None, project: str | None, home: Path | None, as_json: bool) -> None:
     """Start a run that a script logs to with `log`, and print its id; end it with `run finish`."""
     with Store(find_home(home, uses_devices=False)) as store:
@@ -188,7 +250,7 @@ def start(run_type: str, name: str | None, project: str | None, home: Path | Non
 @click.option("--status", type=click.Choice(_ENDINGS, case_sensitive=False), default="FINISHED", show_default=True)
 @click.option("--error", help="What went wrong.")
 @home_option
-@json_option
+@json_option(fields({"run": TEXT, "status": TEXT}))
 def finish(run_id: str, status: str, error: str | None, home: Path | None, as_json: bool) -> None:
     """End a run that `run start` began."""
     with attached(home, run_id) as run:
@@ -200,7 +262,7 @@ def finish(run_id: str, status: str, error: str | None, home: Path | None, as_js
 @click.argument("run_ids", nargs=-1, required=True)
 @click.option("--undo", is_flag=True, help="Bring them back.")
 @home_option
-@json_option
+@json_option(fields({"archived": FLAG, "runs": array(TEXT)}))
 def archive(run_ids: tuple[str, ...], undo: bool, home: Path | None, as_json: bool) -> None:
     """Archive finished runs: they stay, and lists leave them out."""
     with open_store(home) as store:
@@ -215,7 +277,7 @@ def archive(run_ids: tuple[str, ...], undo: bool, home: Path | None, as_json: bo
 @click.argument("run_ids", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @home_option
-@json_option
+@json_option(fields({"deleted": array(TEXT)}))
 def delete(run_ids: tuple[str, ...], yes: bool, home: Path | None, as_json: bool) -> None:
     """Remove runs for good; `collect` then frees the contents that no other run uses."""
     with open_store(home) as store:
@@ -236,20 +298,13 @@ def delete(run_ids: tuple[str, ...], yes: bool, home: Path | None, as_json: bool
 @click.option("--project", help="All runs of this project, the archived ones too.")
 @click.option("-o", "--output", type=_FILE, required=True, help="Output file (usually .zip).")
 @home_option
-@json_option
+@json_option(fields({"file": TEXT, "runs": array(TEXT), "contents": WHOLE, "size_bytes": WHOLE}))
 def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Path | None, as_json: bool) -> None:
     """Write runs with all their contents into one file that `run import` takes in elsewhere."""
     from embedl_hub.tracking import export_bundle  # noqa: PLC0415 - only here
 
-    if bool(run_ids) == bool(project):
-        raise click.UsageError("Name runs, or a project with --project.")
     with open_store(home) as store:
-        if project:
-            found = [run.id for run in store.runs(equal("project", project), archived=None)]
-            if not found:
-                raise TrackingError(f"There are no runs of project {project!r} in {store.home}.")
-        else:
-            found = [store.run(run_id).id for run_id in run_ids]
+        found = chosen_runs(store, run_ids, project)
         with progress("Bundling runs") as advance:
             contents = export_bundle(store, found, output, progress=advance)
     size = output.stat().st_size
@@ -264,14 +319,25 @@ def bundle(run_ids: tuple[str, ...], project: str | None, output: Path, home: Pa
     type=click.IntRange(1),
     help="In MiB; how much it may unpack to. A hundred times its size and 64 MiB if not given.",
 )
+@click.option("--project", help="Where rows of a table belong that do not say; the one in use if not given.")
 @home_option
-@json_option
-def import_(file: Path, largest: int | None, home: Path | None, as_json: bool) -> None:
-    """Take the runs of a bundle into this store; those that are here already stay as they are."""
-    from embedl_hub.tracking import import_bundle  # noqa: PLC0415 - only here
+@json_option(fields({"runs": array(TEXT), "known_already": array(TEXT)}))
+def import_(file: Path, largest: int | None, project: str | None, home: Path | None, as_json: bool) -> None:
+    """Take the runs of a bundle, or of a table, into this store; those that are here already stay as they are.
 
+    A table is a .csv or .parquet file as `run table` writes them: a row for each run, columns called name, project,
+    type, status, started, ended, params.NAME, metrics.NAME, tags.NAME and so on. It comes in whole or not at all.
+    """
+    from embedl_hub.tracking import import_bundle, import_table  # noqa: PLC0415 - only here
+
+    is_table = file.suffix in {".csv", ".parquet"}
+    if (project is not None and not is_table) or (largest is not None and is_table):
+        raise click.UsageError("--project is for tables, --largest for bundles.")
     with Store(find_home(home, uses_devices=False)) as store:
-        imported = import_bundle(store, file, most_bytes=None if largest is None else largest << 20)
+        if is_table:
+            imported = import_table(store, file, project=project_in_use(home, project))
+        else:
+            imported = import_bundle(store, file, most_bytes=None if largest is None else largest << 20)
     facts = {"runs": imported.runs, "known_already": imported.known_already}
     text = f"{len(imported.runs)} runs imported, {len(imported.known_already)} already present."
     report(facts, text, as_json=as_json)
@@ -281,7 +347,7 @@ def import_(file: Path, largest: int | None, home: Path | None, as_json: bool) -
 @click.argument("run_ids", nargs=-1, required=True)
 @click.option("-o", "--output", type=_FILE, required=True, help="Output file (usually .html).")
 @home_option
-@json_option
+@json_option(fields({"file": TEXT, "runs": array(TEXT), "size_bytes": WHOLE}))
 def report_(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: bool) -> None:
     """Write one run, a sweep's matrix, or two to six runs side by side, as one HTML file that needs nothing else."""
     check_report_path(output)
@@ -295,20 +361,50 @@ def report_(run_ids: tuple[str, ...], output: Path, home: Path | None, as_json: 
 @command.command("table")
 @_search_options
 @click.option("-o", "--output", type=_FILE, required=True, help="A file that ends in .csv or .parquet.")
+@click.option(
+    "--rows", type=click.Choice(["runs", "metrics", "layers"]), default="runs", show_default=True,
+    help="A row for each run, for each number with its step and time, or for each layer of profiles.",
+)  # fmt: skip
 @home_option
-@json_option
+@json_option(fields({"file": TEXT, "runs": WHOLE, "rows": WHOLE}))
 def table_(  # noqa: PLR0913, PLR0917 - click's options
     where: str, project: str | None, status: str | None, run_type: str | None, device: str | None, archived: bool,
-    order: str, output: Path, home: Path | None, as_json: bool,
+    order: str, output: Path, rows: str, home: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Write the runs with all their values as a table for spreadsheets or data frames."""
-    from embedl_hub.tracking import write_table  # noqa: PLC0415 - only here
+    """Write runs with all their values, their series or their layers as a table for spreadsheets or data frames."""
+    from embedl_hub.tracking import series_columns, write_columns, write_table  # noqa: PLC0415 - only here
 
     with open_store(home) as store:
         words = _where(where, project=project, status=status, type=run_type, device=device)
         runs = store.runs(words, order=order, archived=None if archived else False)
-    write_table(runs, output)
-    report({"file": str(output), "runs": len(runs)}, f"{output}: {len(runs)} runs", as_json=as_json)
+        if rows != "runs":
+            runs = [store.run(run.id) for run in runs]
+    if rows == "runs":
+        write_table(runs, output)
+        count = len(runs)
+    else:
+        columns = series_columns(runs) if rows == "metrics" else _layer_columns(runs)
+        write_columns(columns, output)
+        count = len(columns["run"])
+    said = f"{output}: {len(runs)} runs" + ("" if rows == "runs" else f", {count} {rows}")
+    report({"file": str(output), "runs": len(runs), "rows": count}, said, as_json=as_json)
+
+
+def _layer_columns(runs: Sequence[Run]) -> dict[str, list[object]]:
+    """Return a row for each layer of the profiles among runs, in the order that the layers ran."""
+    from embedl_hub.core.document import document_of  # noqa: PLC0415 - only here
+
+    profiles = [run for run in runs if run.type == RunType.PROFILE]
+    found = [(run, at, row) for run in profiles for at, row in enumerate(document_of(run)[0].rows)]
+    plain = ("op_type", "compute_unit", "provider", "time_ms", "share", "integer", "added_by_runtime")
+    return {
+        "run": [run.id for run, _, _ in found],
+        "name": [run.name for run, _, _ in found],
+        "position": [at for _, at, _ in found],
+        "layer": [row.name for _, _, row in found],
+        **{name: [getattr(row, name) for _, _, row in found] for name in plain},
+        **{name: [" ".join(getattr(row, name)) for _, _, row in found] for name in ("source_nodes", "modules")},
+    }
 
 
 def when(run: Run) -> str:

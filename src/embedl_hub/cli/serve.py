@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import PATH, json_option, report, size
+from embedl_device.schema import TEXT, WHOLE, array, both, fields, maybe
+from embedl_hub.cli._output import JSON_WANTED, PATH, emit, json_option, report, size
 from embedl_hub.credentials import is_loopback
 from embedl_hub.server import ACCESS, ALL_PROJECTS, Key, KeyRing, Settings, Usage, serve
 
@@ -16,6 +17,13 @@ _home = functools.partial(
     click.option, "--home", type=PATH, envvar="EMBEDL_HUB_SERVER_HOME", help="The server's own folder."
 )
 _MIB = 1 << 20
+
+
+_KEY = fields(
+    {
+        "id": TEXT, "name": TEXT, "access": TEXT, "projects": array(TEXT), "made": TEXT, "revoked": maybe(TEXT),
+    }
+)  # fmt: skip
 
 
 @click.group(invoke_without_command=True)
@@ -79,14 +87,18 @@ _MIB = 1 << 20
 )
 @click.option("--certificate", type=click.Path(exists=True, path_type=Path), help="Serve over TLS with this.")
 @click.option("--private-key", type=click.Path(exists=True, path_type=Path), help="The certificate's key.")
+@json_option(fields({"address": TEXT, "home": TEXT}))
 @click.pass_context
-def command(ctx: click.Context, /, home: Path | None, largest_artifact: int, key_mib: int, **options: object) -> None:
+def command(
+    ctx: click.Context, /, home: Path | None, largest_artifact: int, key_mib: int, as_json: bool, **options: object
+) -> None:
     """Serve runs to a team, and hand out keys.
 
     The home is the server's own: clients point at the server with EMBEDL_HUB_API_BASE_URL and EMBEDL_HUB_API_KEY and
     keep homes of theirs. Stop it with SIGTERM or Ctrl-C; requests that are being answered are finished first.
     """
     if ctx.invoked_subcommand is not None:
+        ctx.meta[JSON_WANTED] = as_json
         return
     if home is None:
         raise click.UsageError("Name the server's own folder: --home FOLDER.")
@@ -103,7 +115,14 @@ def command(ctx: click.Context, /, home: Path | None, largest_artifact: int, key
             "--certificate and its --private-key, or listen on 127.0.0.1 behind a proxy that adds TLS.",
             err=True,
         )
-    serve(settings, ready=lambda address: click.echo(f"Listening on {address}", err=True))
+
+    def ready(address: str) -> None:
+        if as_json:
+            emit({"address": address, "home": str(settings.home)})
+        else:
+            click.echo(f"Listening on {address}", err=True)
+
+    serve(settings, ready=ready)
 
 
 @command.group("key")
@@ -118,7 +137,7 @@ def key_group() -> None:
 @click.option("--most-runs", type=click.IntRange(1), help="Runs that it may have, in place of the server's --key-runs.")
 @click.option("--most-mib", type=click.IntRange(1), help="MiB that it may send, in place of the server's --key-mib.")
 @_home(required=True)
-@json_option
+@json_option(both(_KEY, fields({"key": TEXT})))
 def add(
     name: str, projects: tuple[str, ...], access: str, most_runs: int | None, most_mib: int | None, home: Path,
     as_json: bool,
@@ -134,7 +153,7 @@ def add(
 
 @key_group.command("list")
 @_home(required=True)
-@json_option
+@json_option(array(both(_KEY, fields({"runs": WHOLE, "size_bytes": WHOLE}))))
 def list_(home: Path, as_json: bool) -> None:
     """List keys, the revoked ones included, with what they have brought."""
     keys, usage = KeyRing(home).all(), Usage(home)
@@ -154,10 +173,11 @@ def list_(home: Path, as_json: bool) -> None:
 @key_group.command("revoke")
 @click.argument("key_id")
 @_home(required=True)
-def revoke(key_id: str, home: Path) -> None:
+@json_option(_KEY)
+def revoke(key_id: str, home: Path, as_json: bool) -> None:
     """End a key, at once."""
     key = KeyRing(home).revoke(key_id)
-    click.echo(f"Key {key.id} ({key.name}) no longer opens anything.")
+    report(_facts(key), f"Key {key.id} ({key.name}) no longer opens anything.", as_json=as_json)
 
 
 def _facts(key: Key) -> dict[str, object]:

@@ -9,16 +9,24 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import FLAG, TEXT, array, by_name, fields, maybe
 from embedl_hub.cli._output import emit, home_option, json_option, table
 from embedl_hub.cli._settings import DEFAULT_PROJECT, read_settings
 from embedl_hub.core.device import DEVICES_FILE, read_devices
 from embedl_hub.credentials import find_server
 from embedl_hub.tracking import find_home
 
+_SHAPE = fields(
+    {
+        "home": TEXT, "home_exists": FLAG, "project": TEXT, "device": maybe(TEXT), "devices": array(TEXT),
+        "server": maybe(TEXT), "has_key": FLAG, "versions": by_name(TEXT),
+    }
+)  # fmt: skip
+
 
 @click.command()
 @home_option
-@json_option
+@json_option(_SHAPE)
 def command(home: Path | None, as_json: bool) -> None:
     """Show what is in use here: home, project, devices, server, versions."""
     folder = find_home(home, uses_devices=False)

@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
+from embedl_device.schema import TEXT, both, fields, maybe
 from embedl_hub.cli._models import Where, measure, where_options
 from embedl_hub.cli._output import emit, number, progress, say_unless_stable, table
-from embedl_hub.cli._steps import chosen_device, find_run, open_context, step_facts
+from embedl_hub.cli._steps import STEP, chosen_device, find_run, open_context, step_facts
 from embedl_hub.core.document import find_metric
 from embedl_hub.core.profile import Progress, SustainedProfiler, watching
 from embedl_hub.errors import ConfigError
@@ -40,7 +41,7 @@ _POLL_S = 2.0
 @click.option("--max-temperature", type=float, help="End when a sensor of the device says so many °C.")
 @click.option("--power-source", help="Take this source of power or energy; the device's own choice if not given.")
 @click.option("--collect", metavar="RUN", help="Bring what a run measured that was cut off; start nothing.")
-@where_options
+@where_options(both(STEP, fields({name: maybe(TEXT) for name in ("energy_sources", "energy_problem", "stopped")})))
 def command(
     model: str | None, collect: str | None, device: str | None, here: bool, project: str | None, home: Path | None,
     as_json: bool, **options: Any,  # noqa: ANN401 - the options of the load

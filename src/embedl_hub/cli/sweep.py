@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedl_device.schema import FLAG, NUMBER, TEXT, WHOLE, array, by_name, either, fields, maybe, of
 from embedl_hub.cli._output import RUINED, alarm, emit, home_option, json_option, number, plain, table
 from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.cli._steps import open_context
@@ -47,6 +48,32 @@ _NEWEST = "newest"
 _MOST_ROWS = 200
 
 
+_CELL = {"model": TEXT, "option": TEXT, "target": TEXT}
+_SHAPE = either(
+    fields(
+        {
+            "sweep": TEXT,
+            "cells": array(
+                fields(
+                    {
+                        **_CELL, "state": of(CellState), "reason": maybe(TEXT), "ruined": FLAG,
+                        "runs": by_name(maybe(TEXT)), "cached": array(TEXT), "metrics": by_name(NUMBER),
+                        "verdict": maybe(TEXT),
+                    }
+                )
+            ),
+            "rankings": array(of(Ranking)),
+        }
+    ),
+    fields(
+        {
+            "name": TEXT, "targets": by_name(array(TEXT)), "cells": array(fields({**_CELL, "steps": array(TEXT)})),
+            "steps": by_name(fields({"kind": TEXT, "cells": WHOLE})),
+        }
+    ),
+)  # fmt: skip
+
+
 @click.command()
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Show the cells, the steps and the devices, and do nothing.")
@@ -59,7 +86,7 @@ _MOST_ROWS = 200
 @click.option("--watch-health/--no-watch-health", default=True, help="Check boards on a schedule and after failures.")
 @click.option("--project", help="Record under this project; the one in use if not given.")
 @home_option
-@json_option
+@json_option(_SHAPE)
 @click.pass_context
 def command(  # noqa: PLR0913 - options
     ctx: click.Context, *, plan: Path, dry_run: bool, resume: str | None, retry_failed: bool, engine: str,

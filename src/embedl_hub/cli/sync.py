@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import TEXT, WHOLE, by_name, fields
 from embedl_hub.cli._output import home_option, json_option, open_store, report
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.tracking import open_uplink
@@ -14,7 +15,7 @@ from embedl_hub.tracking import open_uplink
 @click.command()
 @home_option
 @click.option("--all", "everything", is_flag=True, help="Every run of the store, also those recorded without a server.")
-@json_option
+@json_option(fields({"sent": WHOLE, "waiting": WHOLE, "refused": by_name(TEXT), "elsewhere": WHOLE}))
 def command(home: Path | None, everything: bool, as_json: bool) -> None:
     """Send runs that a server has not got yet.
 

@@ -6,18 +6,25 @@ from pathlib import Path
 
 import click
 
+from embedl_device.schema import FLAG, TEXT, array, by_name, either, fields
 from embedl_hub import trust
 from embedl_hub.cli._output import PATH, json_option, report, table
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import search_home
 from embedl_hub.trust import PROJECT_FOLDER
 
+_SHAPE = either(
+    fields({"home": TEXT, "acts": array(TEXT), "sha256": by_name(TEXT)}),
+    fields({"home": TEXT, "was_trusted": FLAG}),
+    array(fields({"home": TEXT, "state": TEXT})),
+)
+
 
 @click.command()
 @click.argument("folder", type=PATH, required=False)
 @click.option("--list", "listed", is_flag=True, help="Show what is trusted, and whether it has changed since.")
 @click.option("--remove", is_flag=True, help="Trust the folder no longer.")
-@json_option
+@json_option(_SHAPE)
 def command(folder: Path | None, listed: bool, remove: bool, as_json: bool) -> None:
     """Trust the devices of a project folder, as they are now.
 

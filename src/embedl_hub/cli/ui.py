@@ -15,7 +15,8 @@ from pathlib import Path
 
 import click
 
-from embedl_hub.cli._output import home_option
+from embedl_device.schema import TEXT, fields
+from embedl_hub.cli._output import home_option, json_option, report
 from embedl_hub.errors import ConfigError
 from embedl_hub.tracking import Store, find_home
 
@@ -28,7 +29,8 @@ _HOSTS = (_ADDRESS, "localhost")
 @click.option("--no-browser", is_flag=True, help="Do not open the browser.")
 @click.option("--write", is_flag=True, help="Let the page label, archive and delete runs.")
 @home_option
-def command(port: int, no_browser: bool, write: bool, home: Path | None) -> None:
+@json_option(fields({"address": TEXT, "home": TEXT}))
+def command(port: int, no_browser: bool, write: bool, home: Path | None, as_json: bool) -> None:
     """Show runs, profiles, comparisons and devices in the browser; only from this machine, and read-only.
 
     The address has a token that lets you in, and nobody else: other accounts of this machine can reach the port too.
@@ -46,7 +48,8 @@ def command(port: int, no_browser: bool, write: bool, home: Path | None) -> None
             # From the line that names Ctrl+C on, it stops the server, however far that has come.
             signal.signal(signal.SIGINT, server.handle_exit)
             address = f"http://{_ADDRESS}:{listening.getsockname()[1]}/?token={token}"
-            click.echo(f"{folder} is shown at {address} (Ctrl+C stops it)")
+            text = f"{folder} is shown at {address} (Ctrl+C stops it)"
+            report({"address": address, "home": str(folder)}, text, as_json=as_json)
             if not no_browser:
                 # The socket listens already: the browser waits for the answer, not for luck.
                 leading = stack.enter_context(_leading_to(address))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from embedl_device.schema import TEXT, fields
 from embedl_hub.cli._output import home_option, json_option, report
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, read_settings
 from embedl_hub.core.device import DEVICES_FILE, read_devices
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--project", help="Record runs under this project.")
 @click.option("--device", help="Run on this device; an empty name goes back to the first compatible one.")
 @home_option
-@json_option
+@json_option(fields({"home": TEXT}, {"project": TEXT, "device": TEXT}))
 def command(project: str | None, device: str | None, home: Path | None, as_json: bool) -> None:
     """Choose the project and device that commands take when none is given."""
     folder = find_home(home, uses_devices=False)

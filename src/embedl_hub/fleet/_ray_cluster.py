@@ -267,8 +267,11 @@ def plan_node(
     return NodePlan(home, devices, address, argv, {_ENVIRONMENT_VARIABLE: str(home), **QUIET, **secured})
 
 
-def become_node(plan: NodePlan) -> None:
-    """Turn this process into the node; it ends with Ctrl-C, SIGTERM or :func:`stop_node`."""
+def become_node(plan: NodePlan, *, quiet: bool = False) -> None:
+    """Turn this process into the node; it ends with Ctrl-C, SIGTERM or :func:`stop_node`.
+
+    With ``quiet`` Ray says what it has to say on standard error.
+    """
     plan.home.mkdir(parents=True, exist_ok=True)
     path = _note_path(plan.home)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -283,6 +286,8 @@ def become_node(plan: NodePlan) -> None:
     os.write(note, f"{os.getpid()} {plan.address}".encode())
     # The lock lives as long as this process, which is Ray's from here on: it tells that the number is still ours.
     os.set_inheritable(note, True)
+    if quiet:
+        os.dup2(2, 1)
     os.execve(plan.argv[0], plan.argv, {**os.environ, **plan.environment})  # noqa: S606 - an argv list, no shell
 
 

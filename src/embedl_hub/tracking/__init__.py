@@ -2,7 +2,7 @@
 
 from embedl_hub.tracking._blobs import describe, folder_content, hash_file, walk_files
 from embedl_hub.tracking._client import ActiveRun, Client, LabeledRuns
-from embedl_hub.tracking._export import Imported, export_bundle, import_bundle, write_table
+from embedl_hub.tracking._export import Imported, export_bundle, import_bundle
 from embedl_hub.tracking._filter import check_filter, equal
 from embedl_hub.tracking._journal import now_ms
 from embedl_hub.tracking._models import (
@@ -20,6 +20,7 @@ from embedl_hub.tracking._receive import Arrived, Receiver
 from embedl_hub.tracking._records import RECORD_LIMITS, RecordLimits, check_record
 from embedl_hub.tracking._redact import Redactor
 from embedl_hub.tracking._sql.find import Page
+from embedl_hub.tracking._staging import Staging
 from embedl_hub.tracking._store import (
     Collected,
     DeviceSummary,
@@ -32,6 +33,7 @@ from embedl_hub.tracking._store import (
     reindex,
     search_home,
 )
+from embedl_hub.tracking._table import import_table, series_columns, write_columns, write_table
 from embedl_hub.tracking._uplink import Sent, Uplink, open_uplink
 from embedl_hub.tracking._values import check_file_name, check_name, plain_value, project_id
 
@@ -59,6 +61,7 @@ __all__ = [
     "RunStatus",
     "RunType",
     "Sent",
+    "Staging",
     "Store",
     "Uplink",
     "Value",
@@ -75,12 +78,15 @@ __all__ = [
     "folder_content",
     "hash_file",
     "import_bundle",
+    "import_table",
     "now_ms",
     "open_uplink",
     "plain_value",
     "project_id",
     "reindex",
     "search_home",
+    "series_columns",
     "walk_files",
+    "write_columns",
     "write_table",
 ]

@@ -173,6 +173,11 @@ class Store:
         """Return the manifest of a run."""
         return self.run_dir(run_id) / _journal.MANIFEST_NAME
 
+    def records(self, run_id: str) -> list[_journal.Record]:
+        """Return what the manifest of a run holds, in order."""
+        with self.translated():
+            return _journal.read(self.manifest(run_id))
+
     def apply(self, records: Mapping[str, Iterable[_journal.Record]]) -> None:
         """Bring manifest records of any number of runs into the index, in one transaction."""
         with self._transaction() as connection:
