@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from embedl_hub.cli._models import toolchain_of
 from embedl_hub.cli._output import COULD_NOT_MEASURE, home_option, json_option, report, working
 from embedl_hub.cli._settings import project_in_use
 from embedl_hub.cli._steps import open_context
-from embedl_hub.comparison import Decision, GateResult, gate, junit_error, junit_xml
-from embedl_hub.core.component import Component, RunType
+from embedl_hub.comparison import (
+    Again,
+    Decision,
+    GateResult,
+    find_baseline,
+    gate,
+    junit_error,
+    junit_xml,
+    without_layers,
+)
+from embedl_hub.core.component import RunType
 from embedl_hub.core.device import Device
-from embedl_hub.core.profile import ColdStartProfiler, SustainedProfiler
-from embedl_hub.core.steps import model_of, options_of, read_arrays, run_of, where_measured
-from embedl_hub.core.toolchain import components, find_component
-from embedl_hub.errors import ConfigError, HubError, TrackingError, UnknownDeviceError, quoted_list
-from embedl_hub.fleet import HERE
-from embedl_hub.tracking import Run, Store, equal
+from embedl_hub.core.steps import HERE
+from embedl_hub.errors import ConfigError, HubError, TrackingError, UnknownDeviceError
 
 if TYPE_CHECKING:
-    from embedl_hub.core import HubContext
+    from embedl_hub.tracking import Run
 
 
 def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
@@ -76,13 +79,13 @@ def command(  # noqa: PLR0913 - options
         # Runs of this machine are measured again on this machine, whatever devices there are now.
         this_machine = [Device(HERE)]
         with open_context(
-            home, project_in_use(home, project), replace=_without_layers, tags={"gate": run}, extra=this_machine
+            home, project_in_use(home, project), replace=without_layers, tags={"gate": run}, extra=this_machine
         ) as hub:
             store = hub.client.store
             assert store is not None  # noqa: S101 - the command line always tracks
             candidate = store.run(run)
-            reference = find_baseline(store, baseline, candidate)
-            again = _Again(hub, input_data, device=device, here=here)
+            reference = find_baseline(store, baseline, candidate.project, candidate.type, but=candidate.id)
+            again = Again(hub, input_data, device=device, here=here, while_measuring=working)
             measure, both = _repeats(again, candidate, reference) if repeat else (None, True)
             places = "" if measure is None else again.places((candidate, reference) if both else (candidate,))
 
@@ -135,98 +138,7 @@ def _write(path: Path | None, text: str) -> None:
         raise ConfigError(f"The report cannot be written to {path}: {error}.") from error
 
 
-def find_baseline(store: Store, word: str, candidate: Run) -> Run:
-    """Return a run by its id, or the newest finished one of the candidate's kind with a tag."""
-    name, equals, value = word.partition("=")
-    if not equals:
-        return store.run(word)
-    same = [equal("project", candidate.project), equal("type", candidate.type), equal("tags", value, name=name)]
-    where = " and ".join((*same, "status = 'FINISHED'", f"not {equal('id', candidate.id)}"))
-    for found in store.find(where, limit=1).runs:
-        return store.run(found.id)
-    raise TrackingError(
-        f"No finished {candidate.type} run of project {candidate.project!r} has the tag {name}={value}. "
-        f"Give one when you profile: embedl-hub profile ... --tag {name}={value}"
-    )
-
-
-def _without_layers(device: Device) -> Device:
-    """Leave the layers out of repeats, where a kind of device has that setting: only the metric is asked for."""
-    config = device.provider_config
-    if config is None or "layer_runs" not in config.__dataclass_fields__:
-        return device
-    return dataclasses.replace(device, provider_config=dataclasses.replace(config, layer_runs=0))  # type: ignore[call-arg]
-
-
-_OF_ALL: tuple[type[Component], ...] = (ColdStartProfiler, SustainedProfiler)
-"""The profilers of one model that are the same for all toolchains."""
-
-
-class _Again:
-    """Measures a recorded profile again: the same model, device and options."""
-
-    def __init__(
-        self, ctx: HubContext, input_data: tuple[str, ...], *, device: str | None = None, here: bool = False
-    ) -> None:
-        self._ctx = ctx
-        self._data = read_arrays(input_data) if input_data else None
-        self._device, self._here = device, here
-
-    def place(self, run: Run) -> str:
-        """Return the device that a run is measured again on: where it was measured, unless told otherwise."""
-        return where_measured(self._ctx, run, device=self._device, here=self._here) or HERE
-
-    def places(self, runs: Sequence[Run]) -> str:
-        """Return where runs are measured again, in words."""
-        names = dict.fromkeys(self.place(run) for run in runs)
-        return " and ".join("this machine" if name == HERE else f"device {name}" for name in names)
-
-    def __call__(self, run: Run) -> Run:
-        component, model, options = self.plan(run)
-        step: Any = component(name=f"gate: {run.name}"[:100])
-        with working(f"measuring {run.id} again"):
-            result = step.run(self._ctx, model, **options)
-        repeat = run_of(self._ctx, result)
-        # Kept for whoever doubts the answer, but out of the user's lists, where they would bury everything else.
-        if (store := self._ctx.client.store) is not None:
-            store.archive(repeat.id)
-        return repeat
-
-    def plan(self, run: Run) -> tuple[type[Component], Any, dict[str, object]]:
-        """Return what to run again, or say why it cannot be."""
-        found = {each.__name__: each for each in (*components(RunType.PROFILE).values(), *_OF_ALL)}
-        if run.component not in found:
-            raise ConfigError(
-                f"Run {run.id} was made by {run.component!r}, which is not measured again here; known: "
-                f"{quoted_list(found)}. --no-repeat compares the records alone."
-            )
-        component = found[run.component]
-        place = self.place(run)
-        # One for all toolchains does not say whose models it takes; the toolchain's own profiler does.
-        profiler = component
-        if component in _OF_ALL:
-            profiler = find_component(RunType.PROFILE, toolchain_of(self._ctx, [run.id]))
-        model = model_of(self._ctx, profiler, run)
-        model.path.to_local(self._ctx)
-        return component, model, {"device": place, **self._options(component, run)}
-
-    def _options(self, component: type[Component], run: Run) -> dict[str, object]:
-        options: dict[str, object] = {}
-        for option in options_of(component):
-            value = run.params[option.name].value if option.name in run.params else None
-            if option.name == "input_data":
-                if value is not None and self._data is None:
-                    raise ConfigError(
-                        f"Run {run.id} was measured on data of your own, which is not in its record; "
-                        "give it with --input-data."
-                    )
-                value = self._data
-            if value is not None:
-                options[option.name] = value
-        return options
-
-
-def _repeats(again: _Again, candidate: Run, baseline: Run) -> tuple[Callable[[Run], Run] | None, bool]:
+def _repeats(again: Again, candidate: Run, baseline: Run) -> tuple[Callable[[Run], Run] | None, bool]:
     """Return how to measure again, and whether the baseline can be measured again too."""
     if candidate.type != RunType.PROFILE:
         return None, True
