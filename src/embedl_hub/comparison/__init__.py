@@ -2,8 +2,16 @@
 
 from embedl_hub.comparison._again import Again, find_baseline, without_layers
 from embedl_hub.comparison._compare import ComparedRun, Comparison, FactRow, MetricRow, compare, conclusion_of
-from embedl_hub.comparison._gate import Decision, GateResult, Pair, gate, junit_error, junit_xml
+from embedl_hub.comparison._gate import Decision, GateResult, Pair, gate, junit_error, junit_recorded, junit_xml
 from embedl_hub.comparison._overlay import ComparedLayer, FloatChoice, ModuleRow
+from embedl_hub.comparison._summary import (
+    Finding,
+    Outcome,
+    Reach,
+    append_summary,
+    finding_picture,
+    summary_markdown,
+)
 
 __all__ = [
     "Again",
@@ -12,16 +20,23 @@ __all__ = [
     "Comparison",
     "Decision",
     "FactRow",
+    "Finding",
     "FloatChoice",
     "GateResult",
     "MetricRow",
     "ModuleRow",
+    "Outcome",
     "Pair",
+    "Reach",
+    "append_summary",
     "compare",
     "conclusion_of",
     "find_baseline",
+    "finding_picture",
     "gate",
     "junit_error",
+    "junit_recorded",
     "junit_xml",
+    "summary_markdown",
     "without_layers",
 ]

@@ -20,20 +20,49 @@ if TYPE_CHECKING:
     from embedl_hub.core.device import Device
 
 
-def find_baseline(store: Store, word: str, project: str, run_type: str, *, but: str | None = None) -> Run:
-    """Return a run by its id, or the newest finished one of a project and type with a tag; ``but`` is not it."""
+_MOST_TAGGED = 100
+
+
+def find_baseline(
+    store: Store, word: str, project: str, run_type: str, *, but: str | None = None, model: str | None = None
+) -> Run:
+    """Return a run by its id, or the newest finished one of a project and type with a tag.
+
+    Args:
+        store: Where to look.
+        word: A run's id, or TAG=VALUE.
+        project: The project of a tagged run.
+        run_type: Its type.
+        but: The id of a run that is not meant.
+        model: The file name of the model that a tagged run measured; any if not given.
+    """
     name, equals, value = word.partition("=")
     if not equals:
         return store.run(word)
     where = [equal("project", project), equal("type", run_type), equal("tags", value, name=name), "status = 'FINISHED'"]
     if but is not None:
         where.append(f"not {equal('id', but)}")
-    for found in store.find(" and ".join(where), limit=1).runs:
-        return store.run(found.id)
+    others: set[str] = set()
+    for found in store.find(" and ".join(where), limit=1 if model is None else _MOST_TAGGED).runs:
+        run = store.run(found.id)
+        measured = _model_name(run)
+        if model is None or measured == model.replace(".compiled.", "."):
+            return run
+        others.add(measured)
+    if others:
+        raise TrackingError(
+            f"No {run_type} run of project {project!r} with the tag {name}={value} measured {model!r}; they measured "
+            f"{quoted_list(others)}. Record this model too, or name the run to compare with by its id."
+        )
     raise TrackingError(
         f"No finished {run_type} run of project {project!r} has the tag {name}={value}. "
         f"Give one when you profile: embedl-hub profile ... --tag {name}={value}"
     )
+
+
+def _model_name(run: Run) -> str:
+    model = run.artifacts.get("input")
+    return "" if model is None else model.title.replace(".compiled.", ".")
 
 
 def without_layers(device: Device) -> Device:

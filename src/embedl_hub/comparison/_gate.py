@@ -260,6 +260,17 @@ def junit_xml(results: Sequence[GateResult], *, seconds: float = 0.0) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
 
 
+def junit_recorded(run_id: str, baseline: str) -> str:
+    """Return a report that says that a run is a baseline from now on: nothing was compared."""
+    suite = ET.Element(
+        "testsuite", name="embedl-hub gate", tests="1", failures="0", skipped="1", errors="0", time="0.000"
+    )
+    case = ET.SubElement(suite, "testcase", classname="gate.record", name=_clean(f"{run_id} is {baseline}"), time="0")
+    ET.SubElement(case, "skipped", message="recorded as the baseline; nothing was compared")
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+
+
 def junit_error(candidate: str, baseline: str, metric: str, message: str) -> str:
     """Return a report that says why nothing was measured: an error of the rig, no failure of the model."""
     suite = ET.Element(
