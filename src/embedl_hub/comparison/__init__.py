@@ -2,7 +2,7 @@
 
 from embedl_hub.comparison._again import Again, find_baseline, without_layers
 from embedl_hub.comparison._compare import ComparedRun, Comparison, FactRow, MetricRow, compare, conclusion_of
-from embedl_hub.comparison._gate import Decision, GateResult, Pair, gate, junit_error, junit_recorded, junit_xml
+from embedl_hub.comparison._gate import Decision, GateResult, Pair, decide, gate, junit_error, junit_recorded, junit_xml
 from embedl_hub.comparison._overlay import ComparedLayer, FloatChoice, ModuleRow
 from embedl_hub.comparison._summary import (
     Finding,
@@ -31,6 +31,7 @@ __all__ = [
     "append_summary",
     "compare",
     "conclusion_of",
+    "decide",
     "find_baseline",
     "finding_picture",
     "gate",

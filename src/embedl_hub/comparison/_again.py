@@ -56,7 +56,7 @@ def find_baseline(
         )
     raise TrackingError(
         f"No finished {run_type} run of project {project!r} has the tag {name}={value}. "
-        f"Give one when you profile: embedl-hub profile ... --tag {name}={value}"
+        f"Record one: embedl-hub gate MODEL --baseline {name}={value} --record, or pytest --hub-record {name}={value}."
     )
 
 

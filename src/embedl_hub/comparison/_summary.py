@@ -100,7 +100,7 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return asdict(self)
+        return {**asdict(self), "outcome": self.outcome.value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -118,7 +118,7 @@ class Finding:
     def lines(self) -> list[str]:
         """Return it in a few lines of plain text."""
         where = f", on {self.place}" if self.place else ""
-        found = [f"{self.outcome}: {self.title}{where}: {self.reason}"]
+        found = [f"{self.outcome}: {self.title}{where}: {' '.join(self.reason.split())}"]
         found += [f"{name}: {text}" for name, text in self.figures]
         found += [f"differs in {text}" for text in self.differences[:_MOST_DIFFERENCES]]
         if self.runs:
