@@ -18,14 +18,14 @@ from support.sshd import SSHServer
 
 _LIMIT_S = 500
 _RUN = [page for page in PAGES if any(block.is_run for block in blocks(page))]
-# It trains a network, and every step of it is tested on its own.
-_SLOW = "from-nothing.md"
+# They train a network or measure often, and every step of them is tested on its own.
+_SLOW = ("from-nothing.md", "test-models-in-ci.md")
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.name == _SLOW else []) for page in _RUN],
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name in _SLOW else []) for page in _RUN],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_code_blocks_run(

@@ -148,10 +148,11 @@ def summary_markdown(findings: Sequence[Finding], *, title: str, open_with: str 
     )
     lines = [f"### {_text(title)}: {verdict or 'nothing was checked'}", ""]
     if len(findings) > 1:
-        lines += ["| verdict | what | figure | where |", "|---|---|---|---|"]
+        lines += ["| verdict | what | figure | where | run |", "|---|---|---|---|---|"]
         for each in findings[:_MOST_FINDINGS]:
-            figure = each.figures[0][1] if each.figures else each.reason
-            cells = (f"**{each.outcome}**", _text(each.title), _text(figure), _text(each.place))
+            figure = ": ".join(each.figures[0]) if each.figures else each.reason
+            run = _code(each.runs[0][1]) if each.runs else ""
+            cells = (f"**{each.outcome}**", _text(each.title), _text(figure), _text(each.place), run)
             lines.append(f"| {' | '.join(cells)} |")
         if len(findings) > _MOST_FINDINGS:
             lines.append(f"\n{len(findings) - _MOST_FINDINGS} more are in the build's log.")

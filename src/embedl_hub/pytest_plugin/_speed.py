@@ -150,7 +150,7 @@ class _Comparison:
         ours, base = self._candidate.model.path, self._model.model.path
         if ours.sha256 == base.sha256:
             return ()
-        return (f"model: {base.file_name} ({base.sha256[:12]}) | {ours.file_name} ({ours.sha256[:12]})",)
+        return (f"model: {base.title} ({base.sha256[:12]}) | {ours.title} ({ours.sha256[:12]})",)
 
     def _profiled(self, most_pairs: int) -> Finding:
         candidate = _profile(self._check, self._candidate, self._device)
