@@ -244,6 +244,8 @@ class _Reporter:
         terminalreporter.section("edgeproof")
         for line in shown(self._found[:_MOST_SHOWN], home):
             terminalreporter.write_line(line)
+        if (more := len(self._found) - _MOST_SHOWN) > 0:
+            terminalreporter.write_line(f"{more} checks more are in JUnit and the summary, where asked for.")
         summary = self._config.getoption("--hub-summary")
         if summary is not None:
             terminalreporter.write_line(write_summary(self._found, home, Path(summary)))
