@@ -581,8 +581,9 @@ def _type_words(shape: dict[str, Any]) -> str:
         return f"list of {_type_words(shape['items'])}{null}"
     if kind == "object":
         more = shape.get("additionalProperties")
-        by_name = isinstance(more, dict) and "properties" not in shape
-        return (f"{_type_words(more)} by name" if by_name else "object") + null
+        if isinstance(more, dict) and "properties" not in shape:
+            return f"{_type_words(more)} by name{null}"
+        return f"object{null}"
     return plain.get(kind, "any value") + null
 
 

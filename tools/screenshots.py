@@ -1,8 +1,8 @@
 """Make the pictures in docs/images: runs, a profile, a graph, a comparison, a dark phone, reports, a notebook.
 
 Nothing in them is made up: two small networks are compiled in float and INT8, profiled and invoked on this machine with
-ONNX Runtime, into a store that is thrown away; the reports are those of two examples. Needs what ./test installs, and
-Chromium:
+ONNX Runtime, into a store that is thrown away; the reports are those of two examples, the summary is a
+gate's. Needs what ./test installs, and Chromium:
 
     .venv/bin/python tools/screenshots.py
 """
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import nbformat
 import numpy as np
+from markdown_it import MarkdownIt
 from nbclient import NotebookClient
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -107,6 +108,32 @@ def write_notebook(folder: Path) -> Path:
     return path
 
 
+# What GitHub's pages look like, near enough: its own style sheets are not ours to ship.
+_SUMMARY_STYLE = """body{font:14px/1.5 system-ui,sans-serif;margin:24px;max-width:980px;color:#1f2328}
+table{border-collapse:collapse;margin:0 0 16px}td,th{border:1px solid #d1d9e0;padding:6px 13px}
+tr:nth-child(2n){background:#f6f8fa}thead:not(:has(th:not(:empty))){display:none}
+pre{background:#f6f8fa;padding:16px;border-radius:6px}
+code{background:#818b981f;padding:.2em .4em;border-radius:6px}pre code{background:none;padding:0}"""
+
+
+def write_summary(folder: Path) -> Path:
+    """Let a real gate fail, and return the summary that it wrote as a page."""
+    home = folder / "gate"
+    for name, size in (("main", 48), ("branch", 64)):
+        (folder / name).mkdir()
+        save(residual_net(size=size), folder / name / "detector.onnx")
+        words = ["--baseline", "stage=main", f"--home={home}", f"--summary={folder / name}.md"]
+        words += ["--record"] if name == "main" else []
+        command = [sys.executable, "-m", "embedl_hub", "gate", str(folder / name / "detector.onnx"), *words]
+        done = subprocess.run(command, check=False, timeout=300, stdout=subprocess.DEVNULL)
+        if done.returncode != (name == "branch"):
+            sys.exit(f"The gate of {name} ended with {done.returncode}.")
+    shown = MarkdownIt("gfm-like", {"linkify": False}).render((folder / "branch.md").read_text())
+    path = folder / "summary.html"
+    path.write_text(f"<meta charset=utf-8><style>{_SUMMARY_STYLE}</style>{shown}")
+    return path
+
+
 @contextlib.contextmanager
 def browsing() -> Iterator[Browser]:
     """Open a browser."""
@@ -140,6 +167,7 @@ def main() -> None:
         photograph(tab, reports["transform"].as_uri(), "transform", 1000)
         photograph(tab, reports["verification"].as_uri(), "verification", 690)
         photograph(tab, write_notebook(folder).as_uri(), "notebook", 2600)
+        photograph(tab, write_summary(folder).as_uri(), "gate-summary", 650, 1020)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ __all__ = [
     "UnknownDeviceError",
     "UntrustedError",
     "WorkerLostError",
+    "blames_board",
     "quoted_list",
 ]
 
@@ -231,3 +232,13 @@ class TooSlowError(TrackingError):
 
 class WorkerLostError(HubError):
     """The process that ran a job is gone, so its outcome is unknown."""
+
+
+def blames_board(error: BaseException) -> bool:
+    """Tell whether an error, or what it was made from, lies between us and a board and not in the model."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, ConnectError | LeaseError | TransferError):
+            return True
+        link = link.__cause__
+    return False

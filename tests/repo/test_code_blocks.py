@@ -18,12 +18,12 @@ from support.sshd import SSHServer
 
 _LIMIT_S = 500
 _RUN = [page for page in PAGES if any(block.is_run for block in blocks(page))]
-# They train or compile much, and every step of them is tested on its own.
+# They train, compile or measure much, and every step of them is tested on its own.
 _SLOW = (
     "check-calibration-data.md", "deploy-a-decoder.md", "export-for-a-runtime.md",
     "find-the-layer-to-leave-in-float.md",
-    "from-nothing.md", "quantize-a-model.md", "see-what-a-runtime-version-fuses.md", "train-a-quantized-model.md",
-    "use-executorch.md", "use-onnx-runtime.md",
+    "from-nothing.md", "quantize-a-model.md", "see-what-a-runtime-version-fuses.md",
+    "test-models-in-ci.md", "train-a-quantized-model.md", "use-executorch.md", "use-onnx-runtime.md",
 )  # fmt: skip
 
 

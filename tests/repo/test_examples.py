@@ -53,6 +53,18 @@ def test_a_gate_fails_only_for_the_slower_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_tests_of_a_model_fail_only_for_the_slower_one(tmp_path: Path) -> None:
+    """Three commits through pytest; the summary and JUnit have the failure, and nothing else fails with it."""
+    out = _run("model_tests", tmp_path)
+    assert re.findall(r"exit code (\d)", out) == ["0", "0", "1"]
+    assert re.findall(r"(\d) failed, (\d) passed", out) == [("1", "3")]
+    assert '<failure message="AssertionError: worse: latency_median' in (tmp_path / "slower.xml").read_text()
+    assert re.findall(r"### Edgeproof tests: (.*)", (tmp_path / "summary.md").read_text()) == [
+        "3 ok, 1 recorded", "4 ok", "3 ok, 1 worse",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
 def test_one_network_on_four_runtimes_in_one_table(tmp_path: Path) -> None:
     """Every cell is done, with accuracy, latency, memory, size and a verdict, near what was simulated."""
     out = _run("runtimes", tmp_path)

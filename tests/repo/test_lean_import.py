@@ -40,6 +40,7 @@ HEAVY = (
         "embedl_hub.page",
         "embedl_hub.tracking",
         "embedl_hub.testing",
+        "embedl_hub.pytest_plugin",
         "embedl_hub.bisection",
         "embedl_hub.comparison",
         "embedl_hub.credentials",

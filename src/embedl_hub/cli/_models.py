@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedl_hub.cli._output import home_option, json_option, working
-from embedl_hub.cli._steps import chosen_device, find_model, find_run, open_context
+from embedl_hub.cli._steps import chosen_device, open_context
 from embedl_hub.core.component import RunType
+from embedl_hub.core.lookup import find_model, toolchain_of
 from embedl_hub.core.steps import run_of
-from embedl_hub.core.toolchain import find_component, toolchains
-from embedl_hub.errors import ConfigError, quoted_list
+from embedl_hub.core.toolchain import find_component
 
 if TYPE_CHECKING:
     from embedl_device.schema import Deferred
-    from embedl_hub.core import HubContext
     from embedl_hub.core.component import Component
     from embedl_hub.tracking import Run
 
@@ -64,37 +63,3 @@ def measure(component: type[Component], words: Sequence[str], where: Where, **op
         with working(f"{component.__name__}: {', '.join(words)} on {place}"):
             result = step.run(hub, models if takes_several else models[0], device=chosen, **options)
         return run_of(hub, result), result
-
-
-def toolchain_of(ctx: HubContext, models: Sequence[str]) -> str:
-    """Return the one toolchain that models belong to."""
-    found = {word: _toolchain(ctx, word) for word in models}
-    if len(set(found.values())) > 1:
-        listed = "; ".join(f"{word}: {toolchain}" for word, toolchain in found.items())
-        raise ConfigError(f"The models must be of one toolchain, but these are not: {listed}.")
-    return found[models[0]]
-
-
-def _toolchain(ctx: HubContext, word: str) -> str:
-    path = Path(word)
-    if path.exists():
-        files = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
-        return _by_suffix(files, word)
-    run = find_run(ctx, word)
-    for toolchain in toolchains():
-        if run.component in {step.__name__ for step in toolchain.components}:
-            return toolchain.name
-    return _by_suffix([artifact.file_name for artifact in run.artifacts.values()], word)
-
-
-def _by_suffix(files: Sequence[str], word: str) -> str:
-    by_suffix = {suffix: each.name for each in toolchains() for suffix in each.suffixes}
-    # The longest end counts: net_vela.tflite ends with .tflite too.
-    ends = [max((end for end in by_suffix if file.endswith(end)), key=len, default=None) for file in files]
-    names = {by_suffix[end] for end in ends if end is not None}
-    if len(names) != 1:
-        raise ConfigError(
-            f"It cannot be told what runs {word!r}. Give a run of compile or profile, or a file that ends with "
-            f"{quoted_list(by_suffix)}."
-        )
-    return names.pop()

@@ -30,9 +30,10 @@ from embedl_hub.core import HubContext
 from embedl_hub.core.component import Component, RunType, load_provider, provider_types
 from embedl_hub.core.device import DEVICES_FILE, Device, load_devices
 from embedl_hub.core.document import METRICS, headlines
-from embedl_hub.core.steps import StepOption, keep_model, model_of, options_of, read_arrays, run_of, takes_device
+from embedl_hub.core.lookup import find_model
+from embedl_hub.core.steps import StepOption, options_of, read_arrays, run_of, takes_device
 from embedl_hub.core.toolchain import components
-from embedl_hub.errors import ConfigError, ConnectError, TrackingError, quoted_list
+from embedl_hub.errors import ConfigError, ConnectError, quoted_list
 from embedl_hub.tracking import Run, find_home
 
 STEP = fields(
@@ -193,23 +194,6 @@ def _run_step(component: type[Component], model: str, values: dict[str, object],
         emit(step_facts(run))
     else:
         _show(run)
-
-
-def find_model(ctx: HubContext, component: type[Component], model: str) -> Any:  # noqa: ANN401 - a path or a compiled model
-    """Return what a component takes as its model: from a file, or from a run."""
-    wants_path = component.run_type is RunType.COMPILE
-    if Path(model).exists():
-        return Path(model) if wants_path else keep_model(ctx, component, Path(model))
-    return model_of(ctx, component, find_run(ctx, model))
-
-
-def find_run(ctx: HubContext, model: str) -> Run:
-    """Return the run that a word which is no file names."""
-    assert ctx.client.store is not None  # noqa: S101 - the command line always tracks
-    try:
-        return ctx.client.store.run(model)
-    except TrackingError as error:
-        raise ConfigError(f"{model!r} is neither a file here nor a run: {error}") from error
 
 
 def copy_result(run: Run, target: Path) -> None:

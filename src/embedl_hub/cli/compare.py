@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 
 from embedl_device.schema import FLAG, NUMBER, TEXT, WHOLE, Shape, array, either, fields, maybe, of
-from embedl_hub.cli._models import toolchain_of
 from embedl_hub.cli._output import (
     NETWORK,
     emit,
@@ -24,15 +23,15 @@ from embedl_hub.cli._output import (
     table,
     working,
 )
-from embedl_hub.cli._steps import chosen_device, find_model, find_run, open_context
+from embedl_hub.cli._steps import chosen_device, open_context
 from embedl_hub.comparison import Comparison, MetricRow, compare, conclusion_of
 from embedl_hub.core.component import RunType
 from embedl_hub.core.device import Device
 from embedl_hub.core.document import find_metric
-from embedl_hub.core.steps import run_of, where_measured
+from embedl_hub.core.lookup import find_model, find_run, toolchain_of
+from embedl_hub.core.steps import HERE, run_of, where_measured
 from embedl_hub.core.toolchain import paired_profiler
 from embedl_hub.errors import quoted_list
-from embedl_hub.fleet import HERE
 
 if TYPE_CHECKING:
     from embedl_hub.core import HubContext

@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from embedl_device.schema import TEXT, maybe, of
-from embedl_hub.cli._models import toolchain_of
-from embedl_hub.cli._output import COULD_NOT_MEASURE, home_option, json_option, report, tell_error, working
-from embedl_hub.cli._settings import project_in_use
-from embedl_hub.cli._steps import open_context
-from embedl_hub.comparison import Decision, GateResult, gate, junit_error, junit_xml
-from embedl_hub.core.component import Component, RunType
+from embedl_device.schema import TEXT, either, maybe, of
+from embedl_hub.cli._output import (
+    COULD_NOT_MEASURE,
+    PATH,
+    home_option,
+    json_option,
+    number,
+    pairs,
+    report,
+    tell_error,
+    working,
+)
+from embedl_hub.cli._settings import project_in_use, read_settings
+from embedl_hub.cli._steps import STEP, open_context, step_facts
+from embedl_hub.comparison import (
+    Again,
+    Decision,
+    Finding,
+    GateResult,
+    Outcome,
+    append_summary,
+    find_baseline,
+    finding_picture,
+    gate,
+    junit_error,
+    junit_recorded,
+    junit_xml,
+    summary_markdown,
+    without_layers,
+)
+from embedl_hub.core.component import RunType
 from embedl_hub.core.device import Device
-from embedl_hub.core.profile import ColdStartProfiler, SustainedProfiler
-from embedl_hub.core.steps import model_of, options_of, read_arrays, run_of, where_measured
-from embedl_hub.core.toolchain import components, find_component
-from embedl_hub.errors import ConfigError, HubError, TrackingError, UnknownDeviceError, quoted_list
-from embedl_hub.fleet import HERE
-from embedl_hub.tracking import Run, Store, equal
+from embedl_hub.core.document import METRICS
+from embedl_hub.core.lookup import find_model, find_run, toolchain_of
+from embedl_hub.core.steps import HERE, read_arrays, run_of, where_measured
+from embedl_hub.core.toolchain import find_component
+from embedl_hub.errors import ConfigError, HubError, TrackingError, UnknownDeviceError, blames_board
+from embedl_hub.tracking import find_home
 
 if TYPE_CHECKING:
     from embedl_hub.core import HubContext
+    from embedl_hub.tracking import Run
 
 
 def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
@@ -41,7 +67,7 @@ def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> floa
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", metavar="RUN|MODEL")
 @click.option("--baseline", required=True, help="A run, or TAG=VALUE: the newest finished run with that tag.")
 @click.option("--metric", default="latency_median", show_default=True, help="What is compared.")
 @click.option("--tolerance", default="5%", show_default=True, callback=_share, help="How much worse is still fine.")
@@ -51,39 +77,46 @@ def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> floa
 @click.option("--most-pairs", default=30, show_default=True, help="Give up after so many turns.")
 @click.option("--device", help="Where to measure again; where RUN and its baseline were measured if not given.")
 @click.option("--here", is_flag=True, help="Measure again on this machine, whatever devices there are.")
-@click.option("--junit", type=click.Path(path_type=Path), help="Write a JUnit report here.")
+@click.option("--record", is_flag=True, help="Compare nothing: profile MODEL with the tag of --baseline, for later.")
+@click.option("--junit", type=PATH, help="Write a JUnit report here.")
+@click.option("--summary", type=PATH, help="Append a summary in Markdown to this file, such as $GITHUB_STEP_SUMMARY.")
+@click.option("--picture", type=PATH, help="Also draw the interval against the tolerance into this .svg file.")
 @click.option("--fail-when-unsure", is_flag=True, help="Exit with 3 when the gate cannot tell, instead of 0.")
 @click.option("--project", help="Record the repeats under this project; the one in use if not given.")
 @home_option
-@json_option(of(GateResult, measured_on=maybe(TEXT)))
+@json_option(either(of(GateResult, measured_on=maybe(TEXT)), STEP))
 @click.pass_context
 def command(  # noqa: PLR0913 - options
     ctx: click.Context, *, run: str, baseline: str, metric: str, tolerance: float, more_is_better: bool | None,
-    repeat: bool, input_data: tuple[str, ...], most_pairs: int, device: str | None, here: bool, junit: Path | None,
-    fail_when_unsure: bool, project: str | None, home: Path | None, as_json: bool,
+    repeat: bool, input_data: tuple[str, ...], most_pairs: int, device: str | None, here: bool, record: bool,
+    junit: Path | None, summary: Path | None, picture: Path | None, fail_when_unsure: bool, project: str | None,
+    home: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Exit with 1 when RUN is worse than a baseline by more than is tolerated.
 
-    Both are measured again in turns, so that noise does not fail a build, each on the device of its record. Exit code
-    0: fine, or nobody can tell (said so); 1: worse; 2: wrong usage; 3: it could not be measured.
+    Both are measured again in turns, so that noise does not fail a build, each on the device of its record. A MODEL, a
+    file of a runtime's own format, is profiled first, where the baseline was measured. Exit code 0: fine, or nobody can
+    tell (said so); 1: worse; 2: wrong usage; 3: it could not be measured.
     """
+    reports = _Reports(junit, summary, picture)
+    reports.check()
     if device and here:
         raise click.UsageError("--device and --here contradict each other.")
+    if record:
+        _check_recordable(run, baseline)
     started = time.perf_counter()
-
+    where = _Where(home, project_in_use(home, project), device, here, input_data)
     measured_on: list[str] = []
 
     def asked() -> GateResult:
-        # Runs of this machine are measured again on this machine, whatever devices there are now.
-        this_machine = [Device(HERE)]
-        with open_context(
-            home, project_in_use(home, project), replace=_without_layers, tags={"gate": run}, extra=this_machine
-        ) as hub:
+        candidate_id = _profile_first(where, run, baseline) if Path(run).exists() else run
+        with where.open(replace=without_layers, tags={"gate": candidate_id}) as hub:
             store = hub.client.store
             assert store is not None  # noqa: S101 - the command line always tracks
-            candidate = store.run(run)
-            reference = find_baseline(store, baseline, candidate)
-            again = _Again(hub, input_data, device=device, here=here)
+            candidate = find_run(hub, candidate_id)
+            name = Path(run).name if Path(run).exists() else None
+            reference = find_baseline(store, baseline, candidate.project, candidate.type, but=candidate.id, model=name)
+            again = Again(hub, input_data, device=device, here=here, while_measuring=working)
             measure, both = _repeats(again, candidate, reference) if repeat else (None, True)
             places = "" if measure is None else again.places((candidate, reference) if both else (candidate,))
 
@@ -101,133 +134,147 @@ def command(  # noqa: PLR0913 - options
             )  # fmt: skip
 
     try:
+        if record:
+            _show_recorded(_profile(where, run, tags=pairs([baseline])), baseline, reports, as_json=as_json)
+            return
         result = asked()
     except HubError as error:
-        _write(junit, junit_error(run, baseline, metric, str(error)))
-        # A device of the records that is gone is no mistake in the words of the command.
-        is_usage = isinstance(error, ConfigError | TrackingError) and not isinstance(error, UnknownDeviceError)
-        if is_usage or (device is not None and isinstance(error, UnknownDeviceError)):
+        is_usage = _is_usage(error, device)
+        code = f"exit code {2 if is_usage else COULD_NOT_MEASURE}: the model was not judged"
+        failed = Finding.not_measured(f"{metric} of {run} against {baseline}", str(error), meaning=code)
+        reports.write(junit_error(run, baseline, metric, str(error)), failed)
+        if is_usage:
             raise click.UsageError(str(error)) from error
         tell_error(error, COULD_NOT_MEASURE, as_json=as_json)
         ctx.exit(COULD_NOT_MEASURE)
-    _write(junit, junit_xml([result], seconds=time.perf_counter() - started))
+    place = measured_on[0] if measured_on else ""
+    found = Finding.of_gate(result, place=place, fails_when_unsure=fail_when_unsure)
+    reports.write(junit_xml([result], seconds=time.perf_counter() - started), found)
+    _show(result, place, as_json=as_json)
+    codes = {Decision.WORSE: 1, Decision.CANNOT_TELL: COULD_NOT_MEASURE if fail_when_unsure else 0}
+    ctx.exit(codes.get(result.decision, 0))
+
+
+def _show(result: GateResult, place: str, *, as_json: bool) -> None:
     ratio = result.worsening
     interval = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.3f} to {ratio.high:.3f})"
     report(
-        {**result.as_dict(), "measured_on": measured_on[0] if measured_on else None},
+        {**result.as_dict(), "measured_on": place or None},
         *(f"differs in {line}" for line in result.differences),
         f"{result.decision}: {result.metric} × {ratio.value:.3f}{interval} of the baseline's, tolerated "
         f"× {1 + result.tolerance:.3f}: {result.reason}.",
         as_json=as_json,
     )
-    if result.decision is Decision.WORSE:
-        ctx.exit(1)
-    if fail_when_unsure and result.decision is Decision.CANNOT_TELL:
-        ctx.exit(COULD_NOT_MEASURE)
 
 
-def _write(path: Path | None, text: str) -> None:
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"The report cannot be written to {path}: {error}.") from error
+def _check_recordable(model: str, baseline: str) -> None:
+    if "=" not in baseline or not Path(model).exists():
+        raise click.UsageError("--record takes a model file and a tag: embedl-hub gate MODEL --baseline TAG=VALUE.")
 
 
-def find_baseline(store: Store, word: str, candidate: Run) -> Run:
-    """Return a run by its id, or the newest finished one of the candidate's kind with a tag."""
-    name, equals, value = word.partition("=")
-    if not equals:
-        return store.run(word)
-    same = [equal("project", candidate.project), equal("type", candidate.type), equal("tags", value, name=name)]
-    where = " and ".join((*same, "status = 'FINISHED'", f"not {equal('id', candidate.id)}"))
-    for found in store.find(where, limit=1).runs:
-        return store.run(found.id)
-    raise TrackingError(
-        f"No finished {candidate.type} run of project {candidate.project!r} has the tag {name}={value}. "
-        f"Give one when you profile: embedl-hub profile ... --tag {name}={value}"
+def _is_usage(error: HubError, device: str | None) -> bool:
+    """Tell whether the words of the command are wrong; a device of the records that is gone is no such mistake."""
+    if blames_board(error):
+        return False
+    return (
+        device is not None if isinstance(error, UnknownDeviceError) else isinstance(error, ConfigError | TrackingError)
     )
 
 
-def _without_layers(device: Device) -> Device:
-    """Leave the layers out of repeats, where a kind of device has that setting: only the metric is asked for."""
-    config = device.provider_config
-    if config is None or "layer_runs" not in config.__dataclass_fields__:
-        return device
-    return dataclasses.replace(device, provider_config=dataclasses.replace(config, layer_runs=0))  # type: ignore[call-arg]
+@dataclass(frozen=True)
+class _Reports:
+    """Where the answer is written, besides the terminal."""
+
+    junit: Path | None
+    summary: Path | None
+    picture: Path | None
+
+    def check(self) -> None:
+        """Refuse files that cannot be written, before anything is measured."""
+        if self.picture is not None and self.picture.suffix.lower() != ".svg":
+            raise click.UsageError(f"--picture is {str(self.picture)!r}; it is an SVG file, so name it .svg.")
+        for option, path in (("--junit", self.junit), ("--summary", self.summary), ("--picture", self.picture)):
+            if path is None:
+                continue
+            is_new = not path.exists()
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a"):
+                    pass
+                if is_new:
+                    path.unlink()
+            except OSError as error:
+                raise click.UsageError(f"{option} cannot be written to {path}: {error.strerror or error}.") from error
+
+    def write(self, junit: str, finding: Finding) -> None:
+        """Write what is wanted."""
+        ids = " ".join(run for _, run in reversed(finding.runs))
+        command = f"embedl-hub {'compare' if len(finding.runs) > 1 else 'run show'} {ids}" if ids else ""
+        try:
+            if self.junit is not None:
+                self.junit.write_text(junit, encoding="utf-8")
+            if self.summary is not None:
+                text = summary_markdown([finding], title="Edgeproof gate", open_with=command)
+                append_summary(self.summary, text)
+            if self.picture is not None and (drawn := finding_picture(finding)):
+                self.picture.write_text(drawn, encoding="utf-8")
+        except (OSError, ConfigError) as error:
+            raise click.UsageError(f"The report cannot be written: {error}") from error
 
 
-_OF_ALL: tuple[type[Component], ...] = (ColdStartProfiler, SustainedProfiler)
-"""The profilers of one model that are the same for all toolchains."""
+@dataclass(frozen=True)
+class _Where:
+    """Where models are profiled, and where that is recorded."""
+
+    home: Path | None
+    project: str
+    device: str | None
+    here: bool
+    input_data: tuple[str, ...]
+
+    def open(
+        self, *, replace: Callable[[Device], Device] | None = None, tags: Mapping[str, str] | None = None
+    ) -> contextlib.AbstractContextManager[HubContext]:
+        """Open a context; this machine is one of its devices, whatever others there are."""
+        return open_context(self.home, self.project, replace=replace, tags=tags, extra=[Device(HERE)])
 
 
-class _Again:
-    """Measures a recorded profile again: the same model, device and options."""
-
-    def __init__(
-        self, ctx: HubContext, input_data: tuple[str, ...], *, device: str | None = None, here: bool = False
-    ) -> None:
-        self._ctx = ctx
-        self._data = read_arrays(input_data) if input_data else None
-        self._device, self._here = device, here
-
-    def place(self, run: Run) -> str:
-        """Return the device that a run is measured again on: where it was measured, unless told otherwise."""
-        return where_measured(self._ctx, run, device=self._device, here=self._here) or HERE
-
-    def places(self, runs: Sequence[Run]) -> str:
-        """Return where runs are measured again, in words."""
-        names = dict.fromkeys(self.place(run) for run in runs)
-        return " and ".join("this machine" if name == HERE else f"device {name}" for name in names)
-
-    def __call__(self, run: Run) -> Run:
-        component, model, options = self.plan(run)
-        step: Any = component(name=f"gate: {run.name}"[:100])
-        with working(f"measuring {run.id} again"):
-            result = step.run(self._ctx, model, **options)
-        repeat = run_of(self._ctx, result)
-        # Kept for whoever doubts the answer, but out of the user's lists, where they would bury everything else.
-        if (store := self._ctx.client.store) is not None:
-            store.archive(repeat.id)
-        return repeat
-
-    def plan(self, run: Run) -> tuple[type[Component], Any, dict[str, object]]:
-        """Return what to run again, or say why it cannot be."""
-        found = {each.__name__: each for each in (*components(RunType.PROFILE).values(), *_OF_ALL)}
-        if run.component not in found:
-            raise ConfigError(
-                f"Run {run.id} was made by {run.component!r}, which is not measured again here; known: "
-                f"{quoted_list(found)}. --no-repeat compares the records alone."
-            )
-        component = found[run.component]
-        place = self.place(run)
-        # One for all toolchains does not say whose models it takes; the toolchain's own profiler does.
-        profiler = component
-        if component in _OF_ALL:
-            profiler = find_component(RunType.PROFILE, toolchain_of(self._ctx, [run.id]))
-        model = model_of(self._ctx, profiler, run)
-        model.path.to_local(self._ctx)
-        return component, model, {"device": place, **self._options(component, run)}
-
-    def _options(self, component: type[Component], run: Run) -> dict[str, object]:
-        options: dict[str, object] = {}
-        for option in options_of(component):
-            value = run.params[option.name].value if option.name in run.params else None
-            if option.name == "input_data":
-                if value is not None and self._data is None:
-                    raise ConfigError(
-                        f"Run {run.id} was measured on data of your own, which is not in its record; "
-                        "give it with --input-data."
-                    )
-                value = self._data
-            if value is not None:
-                options[option.name] = value
-        return options
+def _profile_first(where: _Where, model: str, baseline: str) -> str:
+    """Profile a file where its baseline was measured, and return the run."""
+    with where.open() as hub:
+        assert hub.client.store is not None  # noqa: S101 - the command line always tracks
+        reference = find_baseline(hub.client.store, baseline, where.project, RunType.PROFILE, model=Path(model).name)
+        place = where_measured(hub, reference, device=where.device, here=where.here) or HERE
+    return _profile(replace(where, device=place, here=False), model).id
 
 
-def _repeats(again: _Again, candidate: Run, baseline: Run) -> tuple[Callable[[Run], Run] | None, bool]:
+def _profile(where: _Where, model: str, tags: Mapping[str, str] | None = None) -> Run:
+    in_use = read_settings(find_home(where.home, uses_devices=False)).get("device")
+    device = HERE if where.here else where.device or in_use
+    with where.open(tags=tags) as hub:
+        component = find_component(RunType.PROFILE, toolchain_of(hub, [model]))
+        step: Any = component()
+        data = {"input_data": read_arrays(where.input_data)} if where.input_data else {}
+        with working(f"{component.__name__}: {model}"):
+            return run_of(hub, step.run(hub, find_model(hub, component, model), device=device, **data))
+
+
+def _show_recorded(run: Run, baseline: str, reports: _Reports, *, as_json: bool) -> None:
+    place = "this machine" if run.device in (None, HERE) else f"device {run.device}"
+    metrics = [
+        (row.key, number(metric.value, row.unit)) for row in METRICS if row.column and (metric := run.metric(row.key))
+    ]
+    reason = f"this run is the baseline {baseline} from now on; nothing was compared"
+    model = run.artifacts["input"].title if "input" in run.artifacts else run.name
+    found = Finding(
+        f"profile of {model}", Outcome.RECORDED, reason, tuple(metrics), place, (("baseline", run.id),),
+        meaning="exit code 0: the build goes on",
+    )  # fmt: skip
+    reports.write(junit_recorded(run.id, baseline), found)
+    report(step_facts(run), f"recorded: {run.id}, on {place}: {reason}.", as_json=as_json)
+
+
+def _repeats(again: Again, candidate: Run, baseline: Run) -> tuple[Callable[[Run], Run] | None, bool]:
     """Return how to measure again, and whether the baseline can be measured again too."""
     if candidate.type != RunType.PROFILE:
         return None, True

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import pkgutil
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,21 +9,17 @@ import click
 
 from embedl_device.schema import ANY, FLAG, TEXT, WHOLE, Shape, array, fields, maybe
 from embedl_hub.cli._output import PATH, as_value, emit, home_option, json_option, pairs, table, working
-from embedl_hub.cli._steps import chosen_device, find_run, open_context
-from embedl_hub.core.device import ProviderConfig
+from embedl_hub.cli._steps import chosen_device, open_context
 from embedl_hub.core.document import fit_of
+from embedl_hub.core.memory import memory_of, predict_memory, read_size
 from embedl_hub.core.profile import ProfileError
-from embedl_hub.core.toolchain import Toolchain, find_toolchain, toolchains
-from embedl_hub.errors import ConfigError, quoted_list
-from embedl_hub.refusal import needed_packages, refusals_as
+from embedl_hub.errors import ConfigError
+from embedl_hub.refusal import refusals_as
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from embedl_hub.core import HubContext
     from embedl_hub.core.document import Fit, MemoryProfile
+    from embedl_hub.core.toolchain import Toolchain
 
-_UNITS = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _WILL_NOT_FIT = 1
 _SHOWN = 5
 
@@ -70,14 +63,11 @@ def command(
     code is 1 when it will not fit.
     """
     with refusals_as(ProfileError), open_context(home, None, here=here) as hub:
-        path, name = _file_of(hub, model)
-        wanted = toolchain_name or name
-        toolchain = _by_suffix(path) if wanted is None else find_toolchain(wanted)
         chosen = None if memory else chosen_device(home, device, here=here)
-        plan = _planner(toolchain)
-        with working(f"{model} in {toolchain.title}"):
-            predicted = plan(path, _config(hub, chosen, toolchain, pairs(changes)))
-        fit = fit_of(predicted, _read_size(memory) if memory else _memory_of(hub, chosen, here=here))
+        values = {name: as_value(text) for name, text in pairs(changes).items()}
+        with working(f"the memory of {model}"):
+            toolchain, predicted = predict_memory(hub, model, chosen, toolchain_name=toolchain_name, changes=values)
+        fit = fit_of(predicted, read_size(memory) if memory else memory_of(hub, chosen, here=here))
     if picture is not None:
         _draw(predicted, picture)
     if as_json:
@@ -88,75 +78,6 @@ def command(
         _show(toolchain, predicted, fit)
     if fit.fits is False:
         click.get_current_context().exit(_WILL_NOT_FIT)
-
-
-def _file_of(hub: HubContext, model: str) -> tuple[Path, str | None]:
-    """Return the file, and the toolchain that a run says it is for."""
-    if Path(model).exists():
-        return Path(model), None
-    run = find_run(hub, model)
-    artifact = run.artifacts.get("path") or run.artifacts.get("input")
-    if artifact is None:
-        raise ConfigError(f"Run {run.id} has no model; it logged {quoted_list(run.artifacts)}.")
-    return hub.bring_here(artifact), next((each.name for each in toolchains() if _made(each, run.component)), None)
-
-
-def _made(toolchain: Toolchain, component: str | None) -> bool:
-    return component in {each.__name__ for each in toolchain.components}
-
-
-def _by_suffix(path: Path) -> Toolchain:
-    able = [each for each in toolchains() if each.memory_planner is not None]
-    found = next((each for each in able if path.suffix in each.suffixes), None)
-    if found is None:
-        known = quoted_list(suffix for each in able for suffix in each.suffixes)
-        raise ConfigError(f"The memory of {path.name!r} cannot be predicted; that of files ending in {known} can.")
-    return found
-
-
-def _planner(toolchain: Toolchain) -> Callable[[Path, ProviderConfig | None], MemoryProfile]:
-    if toolchain.memory_planner is None:
-        able = [each.name for each in toolchains() if each.memory_planner is not None]
-        raise ConfigError(f"{toolchain.title} does not tell how it plans memory; {quoted_list(able)} do.")
-    with needed_packages(f"{toolchain.title} models", toolchain.name):
-        plan: Callable[[Path, ProviderConfig | None], MemoryProfile] = pkgutil.resolve_name(toolchain.memory_planner)
-    return plan
-
-
-def _config(
-    hub: HubContext, device: str | None, toolchain: Toolchain, changes: Mapping[str, str]
-) -> ProviderConfig | None:
-    """Return the device's settings for a toolchain, or its own for this machine, with changes."""
-    config = None
-    if device is not None and toolchain.profiler is not None:
-        config = hub.find_device(device).get_provider_config(ProviderConfig, toolchain.profiler)
-    if not changes:
-        return config
-    if config is None:
-        config = ProviderConfig() if toolchain.local_config is None else toolchain.local_config()
-    known = [field.name for field in dataclasses.fields(config)]
-    if unknown := set(changes) - set(known):
-        raise ConfigError(f"{quoted_list(unknown)} is no setting of {toolchain.title}; it has {quoted_list(known)}.")
-    return dataclasses.replace(config, **{name: as_value(text) for name, text in changes.items()})
-
-
-def _memory_of(hub: HubContext, device: str | None, *, here: bool) -> int | None:
-    """Return what a device's spec says; one that leaves it out is asked."""
-    if device is not None:
-        return hub.find_device(device).spec.memory_bytes or hub.device_spec(device).memory_bytes
-    if not here and hub.devices:
-        return None
-    import os  # noqa: PLC0415 - only for this machine
-
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _read_size(text: str) -> int:
-    found = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([a-zA-Z]+)\s*", text)
-    unit = None if found is None else _UNITS.get(found[2].lower())
-    if found is None or unit is None:
-        raise ConfigError(f"--memory is {text!r}; it must be a number with a unit, as 256MB or 1GiB.")
-    return int(float(found[1]) * unit)
 
 
 def _draw(predicted: MemoryProfile, path: Path) -> None:

@@ -10,8 +10,9 @@ import click
 
 from embedl_device.schema import FLAG, NUMBER, TEXT, array, fields, maybe
 from embedl_hub.cli._output import emit, home_option, json_option, number, read_shape, table, working
-from embedl_hub.cli._steps import chosen_device, find_model, open_context
+from embedl_hub.cli._steps import chosen_device, open_context
 from embedl_hub.core.compile import CompileError
+from embedl_hub.core.lookup import find_model
 from embedl_hub.core.toolchain import toolchains
 from embedl_hub.errors import ConfigError
 from embedl_hub.refusal import needed_packages, refusals_as

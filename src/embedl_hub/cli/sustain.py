@@ -13,8 +13,9 @@ import click
 from embedl_device.schema import TEXT, both, fields, maybe
 from embedl_hub.cli._models import Where, measure, where_options
 from embedl_hub.cli._output import emit, number, progress, say_unless_stable, table
-from embedl_hub.cli._steps import STEP, chosen_device, find_run, open_context, step_facts
+from embedl_hub.cli._steps import STEP, chosen_device, open_context, step_facts
 from embedl_hub.core.document import find_metric
+from embedl_hub.core.lookup import find_run
 from embedl_hub.core.profile import Progress, SustainedProfiler, watching
 from embedl_hub.errors import ConfigError
 from embedl_hub.refusal import RefusedError

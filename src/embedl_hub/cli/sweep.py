@@ -18,8 +18,8 @@ from embedl_hub.cli._settings import project_in_use, read_settings
 from embedl_hub.cli._steps import open_context
 from embedl_hub.core.device import Device
 from embedl_hub.core.document import columns, find_metric
+from embedl_hub.core.steps import HERE
 from embedl_hub.fleet import (
-    HERE,
     CellResult,
     CellState,
     DeviceSelection,

@@ -231,6 +231,26 @@ def _undecided(worsening: Ratio, tolerance: float, turns: int, repeat_baseline: 
     )
 
 
+def decide(worsening: Ratio, tolerance: float, measured: str) -> tuple[Decision, str]:
+    """Return the answer that one ratio with its interval gives, and why; ``measured`` says how often, in words."""
+    limit = 1 + tolerance
+    low, high = worsening.low, worsening.high
+    if low is None or high is None:
+        return Decision.CANNOT_TELL, f"{measured} tell no interval"
+    if high <= limit:
+        return Decision.OK, f"within the tolerance, confirmed by {measured}"
+    if low > limit:
+        return Decision.WORSE, f"worse by more than the tolerance, confirmed by {measured}"
+    if low > 1:
+        if worsening.value > limit:
+            return Decision.WORSE, f"worse for certain after {measured}, and most likely by more than the tolerance"
+        return Decision.OK, f"worse for certain after {measured}, but most likely within the tolerance"
+    return Decision.CANNOT_TELL, (
+        f"after {measured} the ratio is only known to lie between {low:.3f} and {high:.3f}; measure longer, or on a "
+        "quieter machine"
+    )
+
+
 def junit_xml(results: Sequence[GateResult], *, seconds: float = 0.0) -> str:
     """Return a report with one test case per answer; what the gate cannot tell is a skipped test."""
     count = {decision: sum(result.decision is decision for result in results) for decision in Decision}
@@ -256,6 +276,17 @@ def junit_xml(results: Sequence[GateResult], *, seconds: float = 0.0) -> str:
         elif result.decision is Decision.CANNOT_TELL:
             ET.SubElement(case, "skipped", message=_clean(result.reason))
         ET.SubElement(case, "system-out").text = _clean(describe(result))
+    ET.indent(suite)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+
+
+def junit_recorded(run_id: str, baseline: str) -> str:
+    """Return a report that says that a run is a baseline from now on: nothing was compared."""
+    suite = ET.Element(
+        "testsuite", name="embedl-hub gate", tests="1", failures="0", skipped="1", errors="0", time="0.000"
+    )
+    case = ET.SubElement(suite, "testcase", classname="gate.record", name=_clean(f"{run_id} is {baseline}"), time="0")
+    ET.SubElement(case, "skipped", message="recorded as the baseline; nothing was compared")
     ET.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
 

@@ -21,6 +21,9 @@ from embedl_hub.tracking import Run, equal
 if TYPE_CHECKING:
     from embedl_hub.core.context import HubContext
 
+HERE = "here"
+"""The name of this machine among devices, without a device of the user's."""
+
 
 @dataclass(frozen=True)
 class StepOption:

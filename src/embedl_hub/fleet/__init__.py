@@ -25,7 +25,7 @@ from embedl_hub.fleet._model import (
     Target,
     TargetProgress,
 )
-from embedl_hub.fleet._plan import HERE, PLAN_ARTIFACT, SWEEP, expand, plan_of
+from embedl_hub.fleet._plan import PLAN_ARTIFACT, SWEEP, expand, plan_of
 from embedl_hub.fleet._ray import Ray
 from embedl_hub.fleet._ray_cluster import Host, NodePlan, become_node, cluster_hosts, node_address, plan_node, stop_node
 from embedl_hub.fleet._read import read_sweep
@@ -34,7 +34,6 @@ from embedl_hub.fleet._threads import Threads
 from embedl_hub.fleet._work import OUTCOME_PARAMS, run_job
 
 __all__ = [
-    "HERE",
     "OUTCOME_PARAMS",
     "PLAN_ARTIFACT",
     "SWEEP",

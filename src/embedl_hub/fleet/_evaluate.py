@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from embedl_device.readers import UnreadableError, read_arrays, read_npz
 from embedl_hub.core.invoke import compare_outputs
+from embedl_hub.core.steps import HERE
 from embedl_hub.errors import ConfigError, HubError, InvokeError, WorkerLostError, quoted_list
 from embedl_hub.fleet._model import Job, Listener, Outcome, Plan, Step, StepKind, Target, first_line
-from embedl_hub.fleet._plan import HERE
 from embedl_hub.fleet._threads import Threads
 from embedl_hub.tracking import ActiveRun, Run, RunStatus, RunType
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from embedl_device.readers import MOST_DOCUMENT_BYTES, UnreadableError, parse_json
 from embedl_hub.core.component import Component, RunType
 from embedl_hub.core.device import DEVICES_FILE, Pool, load_pools
-from embedl_hub.core.steps import StepOption, options_of
+from embedl_hub.core.steps import HERE, StepOption, options_of
 from embedl_hub.core.toolchain import find_component
 from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.fleet._model import Cell, DeviceSelection, Plan, Step, StepKind, Sweep, SweepModel, SweepOption, Target
@@ -21,9 +21,6 @@ from embedl_hub.tracking import Run, describe
 
 if TYPE_CHECKING:
     from embedl_hub.core import HubContext
-
-HERE = "here"
-"""The target that is this machine without a device."""
 
 
 def find_targets(

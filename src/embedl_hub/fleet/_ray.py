@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from embedl_hub.core.device import DEVICES_FILE, read_devices
+from embedl_hub.core.steps import HERE
 from embedl_hub.errors import ConfigError, HubError, StoreUnusableError, WorkerLostError, quoted_list
 from embedl_hub.fleet._engine import JobQueues
 from embedl_hub.fleet._model import Job, Outcome, StepKind, Target
 from embedl_hub.fleet._parcel import Packer, Parcel, import_runs
-from embedl_hub.fleet._plan import HERE
 from embedl_hub.fleet._ray_cluster import (
     connected,
     device_resource,

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import DEVICES_FILE, Device, load_devices
-from embedl_hub.errors import ConfigError, HubError, quoted_list
+from embedl_hub.core.steps import HERE
+from embedl_hub.errors import ConfigError, HubError, blames_board, quoted_list
 from embedl_hub.fleet._model import Job, Outcome, Target
 from embedl_hub.fleet._parcel import Parcel, bundle_bytes, unpack
-from embedl_hub.fleet._plan import HERE
 from embedl_hub.fleet._threads import Threads
-from embedl_hub.fleet._work import blames_board
 from embedl_hub.tracking import Store, find_home
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from embedl_device.statistics import Verdict
 from embedl_hub.core.component import CLAIMED, Component
 from embedl_hub.core.device import Commands, stoppable_commands
 from embedl_hub.core.steps import keep_model, model_of, options_of, read_arrays, takes_device
-from embedl_hub.errors import ConnectError, HubError, LeaseError, StoreUnusableError, TransferError
+from embedl_hub.errors import HubError, StoreUnusableError, blames_board
 from embedl_hub.fleet._model import Job, Outcome, Step, StepKind
 from embedl_hub.fleet._plan import component_of
 from embedl_hub.tracking import LabeledRuns, Run, RunStatus, Store
@@ -155,16 +155,6 @@ def _claimed(run: Run) -> Mapping[str, int]:
     times = param.value if param is not None and isinstance(param.value, dict) else {}
     # A run may come from elsewhere, with anything under that name.
     return {name: int(time) for name, time in times.items() if isinstance(time, int | float)}
-
-
-def blames_board(error: BaseException) -> bool:
-    """Tell whether an error, or what it was made from, lies between us and a board and not in the model."""
-    link: BaseException | None = error
-    while link is not None:
-        if isinstance(link, ConnectError | LeaseError | TransferError):
-            return True
-        link = link.__cause__
-    return False
 
 
 def label_stopped(ctx: HubContext, outcome: Outcome, reason: str) -> None:

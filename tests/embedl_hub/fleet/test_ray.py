@@ -22,9 +22,9 @@ from support.sshd import SSHServer
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import Device
+from embedl_hub.core.steps import HERE
 from embedl_hub.errors import ConfigError, WorkerLostError
 from embedl_hub.fleet import (
-    HERE,
     CellState,
     DeviceSelection,
     Job,
