@@ -42,6 +42,7 @@ ADDRESSES = {
     "sorted by a metric": "/runs?sort=metrics.latency",
     "metric and tag": "/runs?q=metrics.latency%20%3C%205%20and%20tags.stage%20%3D%20%27ci%27",
     "status and device": "/runs?status=FAILED&device=pi",
+    "a chart over time": "/charts?metric=latency",
     "a file, for scale": "/static/icon.svg",
 }
 

@@ -998,7 +998,7 @@ export function openGraph(section, data, { follow = null } = {}) {
   finder.addEventListener("change", () => {
     const words = finder.value.toLowerCase().split(/\s+/).filter(Boolean);
     const count = views.map((view) => view.find(words)).reduce((one, two) => one + two, 0);
-    if (words.length && !count) panel.replaceChildren(html("p", "No node is like that."));
+    if (words.length && !count) panel.replaceChildren(html("p", "No node matches."));
   });
   return {
     /** Show the first node of a layer of the table. */

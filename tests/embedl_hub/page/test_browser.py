@@ -79,7 +79,7 @@ def test_every_page_opens_without_a_complaint(tab: Page, site: str, shown: Recor
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     compared = f"/compare?run={shown.ids['slow']}&run={shown.ids['fast']}"
-    for address in ("/", "/projects", "/runs", "/devices", "/device?name=pi", compared, "/sweeps",
+    for address in ("/", "/projects", "/runs", "/devices", "/device?name=pi", compared, "/sweeps", "/charts",
                     f"/sweeps/{shown.sweeps['sweep']}",
                     *(f"/runs/{run_id}" for run_id in shown.ids.values())):  # fmt: skip
         tab.goto(site + address)
@@ -243,6 +243,8 @@ def test_no_name_and_no_value_is_run(tab: Page, browser: Browser, site: str, sho
         "/runs",
         "/devices",
         "/sweeps",
+        "/charts",
+        *(f"/charts?metric={quote(text, safe='')}" for text in recorded.HOSTILE[:4]),
         f"/sweeps/{shown.sweeps['evil']}",
         *(f"/runs/{run_id}" for run_id in (*ids[:6], *ids[10:12])),
     ]
@@ -253,7 +255,7 @@ def test_no_name_and_no_value_is_run(tab: Page, browser: Browser, site: str, sho
     ]
     for address in addresses:
         tab.goto(site + address)
-        for bar in tab.locator("#chart-layers .bars .point path").all()[:1]:
+        for bar in tab.locator("#chart-layers .bars .point path, #chart-trends .points path").all()[:1]:
             bar.hover(force=True)
         assert tab.evaluate("window.hit") is None, address
         assert tab.locator("main img, main iframe, main [onerror], main [onload]").count() == 0
@@ -322,6 +324,7 @@ def test_nothing_is_cut_off_on_a_narrow_screen(browser: Browser, site: str, show
         f"/runs/{shown.hostile[0]}",
         compared,
         "/device?name=pi",
+        "/charts",
     ):
         tab.goto(site + address)
         assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
@@ -400,7 +403,18 @@ def test_every_page_is_open_to_everybody(
     ids = shown.ids
     compared = f"/compare?run={ids['slow']}&run={ids['fast']}"
     both = f"/runs/{ids['fast']}/graph?of={ids['fast']}/input&against={ids['slow']}/input"
-    pages = ["/projects", "/runs", "/devices", "/device?name=pi", compared, "/sweeps", "/runs/none", both]
+    pages = [
+        "/projects",
+        "/runs",
+        "/devices",
+        "/device?name=pi",
+        compared,
+        "/sweeps",
+        "/runs/none",
+        both,
+        "/charts",
+        "/bisections",
+    ]
     pages += [f"/sweeps/{shown.sweeps['sweep']}", *(f"/runs/{ids[name]}" for name in ("fast", "failed", "train"))]
     page.export_run(shown.store, ids["fast"], tmp_path / "run.html")
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
