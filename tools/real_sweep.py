@@ -1,10 +1,10 @@
 """A real sweep: four trained networks, float and INT8, on this machine, an SSH board and an emulated aarch64 one.
 
-    .venv/bin/python tools/real_sweep.py FOLDER [--aarch64-root FOLDER] [--picture]
+    .venv/bin/python tools/real_sweep.py FOLDER [--aarch64-root FOLDER]
 
 Needs root and Debian: it starts an sshd on loopback and an aarch64 userland under QEMU (see aarch64_board.py), whose
 times are the emulator's and mean nothing. FOLDER gets the networks, labeled data, plan.toml, a home with every run,
-and matrix.html. With --picture docs/images/matrix.png is made anew.
+and matrix.html.
 """
 
 from __future__ import annotations
@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from aarch64_board import make_userland, prepare_host, serving, wait_for
 from PIL import Image, ImageDraw, ImageFont
-from screenshots import browsing, photograph
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.real_models import REAL_MODELS, TFLITE_MODELS  # noqa: E402 - found by the line above
-from support.served_page import served  # noqa: E402
 from support.sshd import SSHServer  # noqa: E402
 
 from embedl_hub.core.device import Device, SSHCommandRunner, SSHConfig  # noqa: E402
@@ -200,18 +198,11 @@ def one_lease(root: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", theirs], check=True, timeout=30)
 
 
-def take_picture(home: Path, sweep: str) -> None:
-    """Keep a picture of the matrix page."""
-    with Store(home) as store, served(store) as site, browsing() as browser:
-        photograph(browser.new_page(color_scheme="light"), f"{site}/sweeps/{sweep}", "matrix", 1180)
-
-
 def main() -> None:
     """Make the boards, run the sweep, write the matrix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--aarch64-root", type=Path, help="where the emulated userland is or shall be kept")
-    parser.add_argument("--picture", action="store_true", help="make docs/images/matrix.png anew")
     arguments = parser.parse_args()
     folder, home = arguments.folder.resolve(), arguments.folder.resolve() / "home"
     folder.mkdir(parents=True, exist_ok=True)
@@ -234,8 +225,6 @@ def main() -> None:
     with Store(home) as store:
         sweep = find_sweep(store, "fleet", "four networks on three devices")
         print(export_run(store, sweep, folder / "matrix.html"))
-    if arguments.picture:
-        take_picture(home, sweep)
 
 
 if __name__ == "__main__":

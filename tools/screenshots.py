@@ -1,8 +1,8 @@
-"""Make the pictures in docs/images: runs, a profile, a graph, a comparison, a dark phone, reports, a notebook.
+"""Make the pictures in docs/images: runs, charts, a matrix, a profile, a graph, a comparison, dark ones, reports.
 
 Nothing in them is made up: two small networks are compiled in float and INT8, profiled and invoked on this machine with
-ONNX Runtime, into a store that is thrown away; the reports are those of two examples, the summary is a
-gate's. Needs what ./test installs, and Chromium:
+ONNX Runtime, into a store that is thrown away; the change in the chart is that of a setting. The reports are those of
+two examples, the summary is a gate's. Needs what ./test installs, and Chromium:
 
     .venv/bin/python tools/screenshots.py
 """
@@ -37,6 +37,7 @@ from embedl_hub.core.compile import ONNXRuntimeCompiler  # noqa: E402
 from embedl_hub.core.device import Device, ONNXRuntimeConfig  # noqa: E402
 from embedl_hub.core.invoke import ONNXRuntimeInvoker  # noqa: E402
 from embedl_hub.core.profile import ONNXRuntimeProfiler  # noqa: E402
+from embedl_hub.fleet import read_sweep, run_sweep  # noqa: E402
 from embedl_hub.tracking import Store  # noqa: E402
 
 if TYPE_CHECKING:
@@ -48,6 +49,33 @@ if TYPE_CHECKING:
 IMAGES = ROOT / "docs/images"
 WIDTH = 1280
 LARGEST_BYTES = 300_000
+SERIES = 14
+SWEEP_PLAN = """
+[sweep]
+name = "candidates"
+toolchain = "onnxruntime"
+steps = ["compile", "profile", "invoke"]
+rank = true
+
+[models.residual_net]
+path = "residual_net.onnx"
+data = { calibration = "residual_net.npz", test = "residual_net.npz" }
+
+[models.mobilenet_v2]
+path = "mobilenet_v2.fixed.onnx"
+data = { calibration = "mobilenet_v2.npz", test = "mobilenet_v2.npz" }
+
+[options.float]
+
+[options.int8]
+compile = { calibration_data = "$calibration" }
+
+[options.int8-per-channel]
+compile = { calibration_data = "$calibration", per_channel = true }
+
+[devices]
+names = ["this machine"]
+"""
 
 
 def record(folder: Path) -> None:
@@ -67,13 +95,41 @@ def record(folder: Path) -> None:
                 ONNXRuntimeInvoker().run(ctx, model, {"x": samples[:1]})
 
 
+def record_series(folder: Path) -> None:
+    """Profile a network again and again, in float and INT8; from the middle on ONNX Runtime does not optimize."""
+    for level in ("all", "disable"):
+        config = ONNXRuntimeConfig(threads=1, min_seconds=0.3, layer_runs=0, optimization_level=level)
+        here = Device("this machine", provider_type="local", provider_config=config)
+        with HubContext("nightly", devices=[here], home=folder / "home") as ctx:
+            samples = np.random.default_rng(1).normal(size=(8, 3, 64, 64)).astype(np.float32)
+            for data in (None, {"x": samples}):
+                compiler = ONNXRuntimeCompiler(input_shape=(1, 3, 64, 64))
+                model = compiler.run(ctx, folder / "residual_net.onnx", calibration_data=data)
+                for _ in range(SERIES):
+                    ONNXRuntimeProfiler().run(ctx, model)
+
+
+def record_sweep(folder: Path) -> str:
+    """Sweep both networks over three options on this machine, measured in turns too, and return the sweep's run."""
+    for name, size in (("residual_net", 64), ("mobilenet_v2", 224)):
+        np.savez(folder / f"{name}.npz", x=np.random.default_rng(2).normal(size=(8, 3, size, size)).astype(np.float32))
+    # A sweep compiles each model as it is: what it is measured with must have a size.
+    fixed = mobilenet_v2()
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    save(fixed, folder / "mobilenet_v2.fixed.onnx")
+    (folder / "plan.toml").write_text(SWEEP_PLAN)
+    here = Device("this machine", provider_type="local", provider_config=ONNXRuntimeConfig(threads=1, min_seconds=1.0))
+    with HubContext("sweeps", devices=[here], home=folder / "home") as ctx:
+        return run_sweep(ctx, read_sweep(folder / "plan.toml")).id
+
+
 def photograph(tab: Page, address: str, name: str, height: int, width: int = WIDTH) -> None:
     """Keep a picture of a page, with few enough colors to be small."""
     tab.set_viewport_size({"width": width, "height": height})
     tab.goto(address)
     tab.wait_for_load_state("networkidle")
     if tab.locator("#graph").count() and "/graph" in address:
-        tab.locator("#graph[data-drawn]").wait_for()
+        tab.locator("#graph[data-drawn=yes]").wait_for()
     for chart in tab.locator("figure.chart").all():
         chart.locator(".main-svg").first.wait_for()
     picture = Image.open(io.BytesIO(tab.screenshot()))
@@ -152,18 +208,23 @@ def main() -> None:
         (folder / "transform").mkdir()
         reports = write_reports(folder)
         record(folder)
+        record_series(folder)
+        sweep = record_sweep(folder)
         store = closing.enter_context(Store(folder / "home"))
         site = closing.enter_context(served(store))
         browser = closing.enter_context(browsing())
         tab = browser.new_page(color_scheme="light")
         wanted = "type = 'PROFILE' and artifacts.input = 'input_mobilenet_v2.compiled.onnx'"
-        int8, float32 = (run.id for run in store.runs(wanted))
+        int8, float32 = (run.id for run in store.runs(f"project = 'edge vision' and {wanted}"))
         photograph(tab, f"{site}/runs?project=edge%20vision", "runs", 640)
+        photograph(tab, f"{site}/charts?metric=latency_median&project=nightly", "charts", 900)
+        photograph(tab, f"{site}/sweeps/{sweep}?y=cosine", "matrix", 1100)
         photograph(tab, f"{site}/runs/{int8}", "profile", 1180)
         photograph(tab, f"{site}/compare?run={float32}&run={int8}", "compare", 1120)
         photograph(tab, f"{site}/runs/{float32}/graph", "graph", 900)
         dark = browser.new_page(color_scheme="dark")
         photograph(dark, f"{site}/runs?project=edge%20vision", "phone", 844, 390)
+        photograph(dark, f"{site}/charts?metric=latency_median&project=nightly", "dark", 800)
         photograph(tab, reports["transform"].as_uri(), "transform", 1000)
         photograph(tab, reports["verification"].as_uri(), "verification", 690)
         photograph(tab, write_notebook(folder).as_uri(), "notebook", 2600)

@@ -14,7 +14,7 @@ from embedl_deploy._table import Printed, html_page, html_table, table
 from embedl_deploy._transform.pipeline import transform
 from embedl_deploy.backend import Backend
 from embedl_deploy.errors import CalibrationError
-from embedl_deploy.nn import QuantizableModule
+from embedl_deploy.nn import QuantizableModule, QuantStub
 from embedl_deploy.quantize._batch_norm_evidence import find_norms
 from embedl_deploy.quantize._calibrate import apply_calibration, as_call, describe
 from embedl_deploy.quantize._config import QuantConfig
@@ -189,7 +189,8 @@ def check_calibration(
     groups = collect_groups(placed, split_rows([item.call for item in items], fits))
     apply_calibration(placed, merged(groups))
     form = config.activation.format(symmetric=quantization_of(placed).symmetric)
-    scales = stability(groups, config.activation, form)
+    labels = {name: stub.label for name, stub in placed.named_modules() if isinstance(stub, QuantStub)}
+    scales = stability(groups, config.activation, form, labels)
     samples = sum(rows_of(item.call) for item in judged_items)
     if samples < _LEAST_SAMPLES:
         reason = f"as there are {samples} unseen samples and {_LEAST_SAMPLES} are needed; give more, or evaluation="

@@ -95,8 +95,13 @@ def draws(count: int, times: int, seed: int = 0) -> Iterator[list[int]]:
         yield torch.randint(count, (count,), generator=generator).tolist()
 
 
-def stability(groups: Sequence[Calibration], config: TensorQuantConfig, form: NumberFormat) -> ScaleStability:
-    """Say for every scale how much it depends on the choice of the data, and whether it still grows with more."""
+def stability(
+    groups: Sequence[Calibration], config: TensorQuantConfig, form: NumberFormat, labels: Mapping[str, str]
+) -> ScaleStability:
+    """Say for every scale how much it depends on the choice of the data, and whether it still grows with more.
+
+    Labels tell which value of the network a scale stands on, by the name that it is kept under.
+    """
     if len(groups) < _LEAST_GROUPS:
         return ScaleStability((), len(groups), f"{len(groups)} batches are too few; give {_LEAST_GROUPS} and more.")
     generator = torch.Generator().manual_seed(0)
@@ -117,9 +122,8 @@ def stability(groups: Sequence[Calibration], config: TensorQuantConfig, form: Nu
         if widths[0] <= 0:
             continue
         logs = (widths.clamp(min=1e-30) / widths[0]).log()
-        changes.append(
-            ScaleChange(name, float(torch.expm1(-logs[1 + _DRAWS :].mean())), float(logs[1 : 1 + _DRAWS].std()))
-        )
+        growth, spread = torch.expm1(-logs[1 + _DRAWS :].mean()), logs[1 : 1 + _DRAWS].std()
+        changes.append(ScaleChange(labels.get(name, name), float(growth), float(spread)))
     changes.sort(key=lambda change: max(abs(change.growth), change.spread), reverse=True)
     return ScaleStability(tuple(changes), count)
 

@@ -11,6 +11,11 @@ const HEIGHT = 34;
 const FEW = 150; // so many nodes are shown at once; of more, the modules
 const SMALL = 220; // so many boxes are laid out as a whole
 const FAR = 120; // an edge over so many boxes is drawn, and does not count for the layout of large graphs
+const PIECE = 80; // so many boxes are given to dagre at once: its time grows with the square, and with long lines
+const QUICK = 60; // of more boxes the ranks are found by the quicker way
+const SLICE_MS = 40; // so long the layout of a large graph keeps the page busy before others have their turn
+const FIRST_MS = 120; // after so long the beginning of a large graph is drawn; all of it follows
+const GRID = 8; // widths are multiples of it, so that blocks that differ by a digit of a name are equal
 const SHADES = 9;
 const [NAME, OP, MODULE, INPUTS, OUTPUTS, ATTRIBUTES, PRECISION, CONSTANT, LAYER] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
 
@@ -94,14 +99,17 @@ function allModules(root) {
 
 // ---- layout -------------------------------------------------------------------------------------------------------
 
-const arranged = new Map(); // blocks repeat in most networks: one is laid out, the others take its places
+const known = new Map(); // blocks repeat in most networks: one is laid out, the others take its places
 
 function widthOf(text, letter) {
-  return Math.min(230, Math.max(52, text.length * letter + 18));
+  return Math.ceil(Math.min(230, Math.max(52, text.length * letter + 18)) / GRID) * GRID;
 }
 
-/** Lay a graph out: boxes with places, and the lines between them, in the coordinates of the whole. */
-function layOut(graph, tree) {
+/**
+ * Lay a graph out: boxes with places, and the lines between them, in the coordinates of the whole.
+ * Yields now and then, each time a function that gives the part that is laid out; returns the whole.
+ */
+function* layingOut(graph, tree) {
   const producers = new Map();
   graph.nodes.forEach((node, number) => {
     if (tree.owner.has(number)) for (const tensor of node[OUTPUTS]) producers.set(tensor, number);
@@ -206,16 +214,23 @@ function layOut(graph, tree) {
     join(shared, left, right, source);
   }
 
-  const arrange = (group) => {
+  const sized = (group, size) => ({ left: size.left, top: size.top, width: Math.max(size.width + 2 * PAD, widthOf(short(group.path, 30), 6.6)), height: size.height + PAD + (group.parent ? HEAD : PAD) });
+  function* arranged(group, isWhole) {
     const { items, lines: own } = level(group);
     for (const [item, place] of items) {
-      if (typeof item === "object" && item.open) Object.assign(place, arrange(item));
+      if (typeof item === "object" && item.open) Object.assign(place, yield* arranged(item, false));
     }
-    const size = placed([...items.values()], [...own.values()]);
-    return { width: Math.max(size.width + 2 * PAD, widthOf(short(group.path, 30), 6.6)), height: size.height + PAD + (group.parent ? HEAD : PAD), inner: size };
-  };
-  const whole = arrange(tree.root);
+    const work = placing([...items.values()], [...own.values()]);
+    let step = work.next();
+    for (; !step.done; step = work.next()) yield isWhole ? () => result(sized(group, step.value())) : null;
+    return sized(group, step.value);
+  }
+  const result = (whole) => resultOf({ boxes, lines, seen, level, root: tree.root, whole });
+  return result(yield* arranged(tree.root, true));
+}
 
+/** Return what is drawn of a layout: of the boxes that have their places, in the coordinates of the whole. */
+function resultOf({ boxes, lines, seen, level, root, whole }) {
   const shapes = [];
   const paths = [];
   const spread = (group, left, top) => {
@@ -226,13 +241,14 @@ function layOut(graph, tree) {
       return { x: left + PAD + place.x, y: top + headed + place.y, place };
     };
     for (const [item, place] of items) {
-      if (place.port) continue;
+      if (place.port || place.x === undefined) continue;
       const { x, y } = at(item);
       const shape = { item, x, y, width: place.width, height: place.height, isOpen: typeof item === "object" && item.open };
       if (shape.isOpen) shapes.unshift(shape);
       else shapes.push(shape);
     }
     for (const { from, to, source, points } of own.values()) {
+      if (items.get(from).x === undefined || items.get(to).x === undefined) continue;
       const ending = (item, side) => {
         const { x, y, place } = at(item);
         if (place.port) return [x, place.port === "enter" ? top : top + group.size.height];
@@ -247,19 +263,25 @@ function layOut(graph, tree) {
       paths.push({ far: !points, points: [ending(from, "bottom"), ...bends, ending(to, "top")] });
     }
     for (const [item, place] of items) {
-      if (typeof item === "object" && item.open) spread(item, left + PAD + place.x - place.width / 2, top + headed + place.y - place.height / 2);
+      if (typeof item === "object" && item.open && place.x !== undefined) spread(item, left + PAD + place.x - place.width / 2, top + headed + place.y - place.height / 2);
     }
   };
   const sizes = (group, size) => {
     group.size = size;
     for (const [item, place] of level(group).items) if (typeof item === "object" && item.open) sizes(item, place);
   };
-  sizes(tree.root, whole);
-  spread(tree.root, 0, 0);
+  sizes(root, whole);
+  spread(root, whole.left ?? 0, whole.top ?? 0);
   // Outer modules first, so that inner ones lie on top of them.
   const depth = (group) => (group.parent ? 1 + depth(group.parent) : 0);
   const open = shapes.filter((shape) => shape.isOpen).sort((one, two) => depth(one.item) - depth(two.item));
   return { boxes, open, shapes: shapes.filter((shape) => !shape.isOpen), paths, width: whole.width, height: whole.height, lines, seen };
+}
+
+function wholeOf(work) {
+  let step = work.next();
+  while (!step.done) step = work.next();
+  return step.value;
 }
 
 const ids = new WeakMap();
@@ -270,11 +292,12 @@ function idOf(item) {
 }
 
 /**
- * Give items their places (the middles), and lines their bends; returns the size of the whole.
+ * Give items their places (the middles), and lines their bends; returns the size of the whole. Yields between stretches,
+ * each time a function that tells the size of what has its place.
  * A network is mostly a row of blocks: what lies between two boxes that every path goes through is laid out by itself,
  * so that the time grows with the number of nodes and not with its square.
  */
-function placed(items, lines) {
+function* placing(items, lines) {
   const order = inOrder(items, lines);
   let counted = lines;
   if (items.length > SMALL) {
@@ -283,39 +306,61 @@ function placed(items, lines) {
   const sorted = [...items].sort((one, two) => order.get(one.item) - order.get(two.item));
   const stretches = stretchesOf(sorted, counted, order);
   const linesOf = linesBy(stretches, counted, order, sorted.length);
+  const sizeNow = () => {
+    const { least, most, top, bottom } = boundsOf(items, lines);
+    return { width: most - least, height: bottom - top, left: -least, top: -top };
+  };
   let anchor = null;
-  stretches.forEach(([first, last], number) => {
+  for (const [number, [first, last]] of stretches.entries()) {
     const part = sorted.slice(first, last + 1);
     const own = linesOf[number];
-    const size = laid(part, own);
-    const [begin, end] = [size.places[0], size.places[part.length - 1]];
-    // The first box of a stretch is the last of the one before. A block that leads to one side is turned over where that
-    // leads back to the middle, or a long row of them would wander off.
-    const [x, y] = anchor === null ? begin : anchor;
-    const turn = Math.abs(x + end[0] - begin[0]) > Math.abs(x - end[0] + begin[0]) ? -1 : 1;
-    const at = ([a, b]) => [x + turn * (a - begin[0]), y + b - begin[1]];
-    part.forEach((item, index) => {
-      if (index > 0 || anchor === null) [item.x, item.y] = at(size.places[index]);
-    });
-    own.forEach((line, index) => (line.points = size.bends[index].map(at)));
-    anchor = at(end);
-  });
+    const isLong = part.length > PIECE;
+    const before = anchor;
+    const put = (size) => {
+      const [begin, end] = [size.places[0], size.places.at(-1)];
+      // The first box of a stretch is the last of the one before. A block that leads to one side is turned over where
+      // that leads back to the middle, or a long row of them would wander off; not so one that is drawn before its end
+      // is known.
+      const [x, y] = before ?? begin;
+      const turn = !isLong && Math.abs(x + end[0] - begin[0]) > Math.abs(x - end[0] + begin[0]) ? -1 : 1;
+      const at = ([a, b]) => [x + turn * (a - begin[0]), y + b - begin[1]];
+      size.places.forEach((place, index) => {
+        if (index > 0 || before === null) [part[index].x, part[index].y] = at(place);
+      });
+      own.forEach((line, index) => (line.points = size.bends[index]?.map(at)));
+      anchor = at(end);
+    };
+    if (isLong) {
+      for (const size of inPieces(part, own)) {
+        put(size);
+        yield sizeNow;
+      }
+    } else put(laid(part, own));
+    yield sizeNow;
+  }
+  const { least, most, top, bottom } = boundsOf(items, lines);
+  for (const item of items) [item.x, item.y] = [item.x - least, item.y - top];
+  for (const line of lines) for (const point of line.points ?? []) [point[0], point[1]] = [point[0] - least, point[1] - top];
+  return { width: most - least, height: bottom - top };
+}
+
+/** Return the ends of what has its place. */
+function boundsOf(items, lines) {
   let [least, most, top, bottom] = [Infinity, -Infinity, Infinity, -Infinity];
   for (const item of items) {
+    if (item.x === undefined) continue;
     least = Math.min(least, item.x - item.width / 2);
     most = Math.max(most, item.x + item.width / 2);
     top = Math.min(top, item.y - item.height / 2);
     bottom = Math.max(bottom, item.y + item.height / 2);
   }
   for (const line of lines) {
-    for (const point of line.points ?? []) {
-      least = Math.min(least, point[0]);
-      most = Math.max(most, point[0]);
+    for (const [x] of line.points ?? []) {
+      least = Math.min(least, x);
+      most = Math.max(most, x);
     }
   }
-  for (const item of items) [item.x, item.y] = [item.x - least, item.y - top];
-  for (const line of lines) for (const point of line.points ?? []) [point[0], point[1]] = [point[0] - least, point[1] - top];
-  return { width: most - least, height: bottom - top };
+  return { least, most, top, bottom };
 }
 
 function isPort(item) {
@@ -408,26 +453,101 @@ function laid(part, lines) {
   const numbers = new Map(part.map((box, index) => [box.item, index]));
   const form = part.map((box) => `${Math.round(box.width)}x${Math.round(box.height)}`).join(" ") + "|" +
     lines.map(({ from, to }) => `${numbers.get(from)},${numbers.get(to)}`).join(" ");
-  const before = arranged.get(form);
+  const before = known.get(form);
   if (before) return before;
+  const pairs = lines.map(({ from, to }) => [numbers.get(from), numbers.get(to)]);
+  const found = arrange(part, pairs);
+  const made = { places: found.places, bends: pairs.map(([from, to]) => found.bends(from, to)) };
+  if (known.size < 5000) known.set(form, made);
+  return made;
+}
+
+/** Have dagre place boxes, with lines between their numbers; `bends` tells those of a line. */
+function arrange(boxes, pairs, hidden = []) {
   const graph = new dagre.graphlib.Graph({ multigraph: false });
-  graph.setGraph({ nodesep: GAP, ranksep: ROW, edgesep: 8, ranker: part.length > 300 ? "longest-path" : "network-simplex", acyclicer: "greedy" });
-  graph.setDefaultEdgeLabel(() => ({}));
-  part.forEach((box, index) => graph.setNode(String(index), { width: box.width, height: box.height }));
-  for (const { from, to } of lines) graph.setEdge(String(numbers.get(from)), String(numbers.get(to)), { weight: 1 });
+  const ranker = boxes.length > QUICK ? "tight-tree" : "network-simplex";
+  graph.setGraph({ nodesep: GAP, ranksep: ROW, edgesep: 8, ranker, acyclicer: "greedy" });
+  boxes.forEach((box, index) => graph.setNode(String(index), { width: box.width, height: box.height }));
+  for (const [from, to] of hidden) graph.setEdge(String(from), String(to), { weight: 0 });
+  for (const [from, to] of pairs) graph.setEdge(String(from), String(to), { weight: 1 });
   dagre.layout(graph);
-  const places = part.map((_, index) => {
+  const places = boxes.map((_, index) => {
     const { x, y } = graph.node(String(index));
     return [x, y];
   });
   // dagre begins and ends a line on its boxes; what lies between are its bends.
-  const bends = lines.map(({ from, to }) => {
-    const points = graph.edge(String(numbers.get(from)), String(numbers.get(to)))?.points ?? [];
+  const bends = (from, to) => {
+    const points = graph.edge(String(from), String(to))?.points ?? [];
     return points.slice(1, -1).map(({ x, y }) => [x, y]);
-  });
-  const made = { places, bends };
-  if (arranged.size < 5000) arranged.set(form, made);
-  return made;
+  };
+  return { places, bends };
+}
+
+/**
+ * Lay a long stretch out in pieces that stand below each other, and yield it after each of them. A line to the next piece leaves through the bottom of
+ * the one and enters through the top of the other; one that goes farther does not count for the layout (its bends are
+ * null).
+ */
+function* inPieces(part, lines) {
+  const numbers = new Map(part.map((box, index) => [box.item, index]));
+  const pairs = lines.map(({ from, to }) => [numbers.get(from), numbers.get(to)]);
+  const cuts = cutsOf(part.length, pairs);
+  const pieceOf = new Int32Array(part.length);
+  cuts.forEach((first, number) => pieceOf.fill(number, first));
+  const places = [];
+  const bends = pairs.map(() => null);
+  let bottom = 0;
+  let exits = new Map(); // where the lines of a source leave the piece before
+  for (const [piece, first] of cuts.entries()) {
+    const boxes = part.slice(first, cuts[piece + 1] ?? part.length);
+    const [top, end] = [boxes.length, boxes.length + 1];
+    const within = [];
+    const entering = [];
+    const leaving = new Set();
+    const [led, leads] = [new Set(), new Set()];
+    pairs.forEach(([from, to], index) => {
+      const [here, there] = [pieceOf[from] === piece, pieceOf[to] === piece];
+      if (here && there) {
+        within.push([from - first, to - first, index]);
+        leads.add(from - first);
+        led.add(to - first);
+      } else if (there && pieceOf[from] === piece - 1) entering.push([from, to - first, index]);
+      else if (here && pieceOf[to] === piece + 1) leaving.add(from - first);
+    });
+    const inner = [...within, ...entering.map(([, to]) => [top, to]), ...[...leaving].map((from) => [from, end])];
+    // What begins or ends inside the piece keeps its own top and bottom outside of it.
+    const hidden = boxes.flatMap((_, index) => [...(led.has(index) ? [] : [[top, index]]), ...(leads.has(index) ? [] : [[index, end]])]);
+    const point = { width: 1, height: 1 };
+    const found = arrange([...boxes, point, point], inner, hidden);
+    const own = found.places.slice(0, boxes.length);
+    const shifts = entering.map(([from, to]) => (exits.get(from)?.at(-1)[0] ?? 0) - (found.bends(top, to)[0] ?? own[to])[0]).sort((one, two) => one - two);
+    const shift = shifts.length ? shifts[shifts.length >> 1] : 0;
+    const highest = Math.min(...own.map(([, y], index) => y - boxes[index].height / 2));
+    const at = ([x, y]) => [x + shift, y - highest + bottom];
+    places.push(...own.map(at));
+    for (const [from, to, index] of within) bends[index] = found.bends(from, to).map(at);
+    for (const [from, to, index] of entering) bends[index] = [...exits.get(from).slice(1), ...found.bends(top, to).map(at)];
+    exits = new Map([...leaving].map((from) => [from + first, [at(own[from]), ...found.bends(from, end).map(at)]]));
+    bottom += Math.max(...own.map(([, y], index) => y + boxes[index].height / 2)) - highest + 2 * ROW;
+    yield { places, bends };
+  }
+}
+
+/** Return where pieces begin: not too far apart, where few lines pass. */
+function cutsOf(count, pairs) {
+  const passing = new Int32Array(count + 1);
+  for (const [from, to] of pairs) {
+    passing[Math.min(from, to) + 1] += 1;
+    passing[Math.max(from, to) + 1] -= 1;
+  }
+  for (let place = 1; place <= count; place += 1) passing[place] += passing[place - 1];
+  const cuts = [0];
+  while (count - cuts.at(-1) > PIECE) {
+    let best = cuts.at(-1) + PIECE;
+    for (let place = best - 1; place > cuts.at(-1) + PIECE / 2; place -= 1) if (passing[place] < passing[best]) best = place;
+    cuts.push(best);
+  }
+  return cuts;
 }
 
 /** Return a smooth line through points. */
@@ -500,8 +620,52 @@ class View {
     this.home();
   }
 
+  /** Lay all out and draw it, at once. */
   render() {
-    const laidOut = layOut(this.graph, this.tree);
+    this.work = null;
+    this.draw(wholeOf(layingOut(this.graph, this.tree)));
+  }
+
+  /**
+   * Lay out and draw for the first time: what takes long is drawn from its beginning as soon as that has its place, and
+   * the page stays awake meanwhile. Whoever asks for the whole before, with `render`, ends this.
+   */
+  begin(told) {
+    const work = layingOut(this.graph, this.tree);
+    const started = performance.now();
+    let due = FIRST_MS;
+    this.work = work;
+    const go = () => {
+      if (this.work !== work) return told(true);
+      const until = performance.now() + SLICE_MS;
+      let step = work.next();
+      while (!step.done && performance.now() < until) step = work.next();
+      if (step.done) this.drawMore(step.value);
+      else if (performance.now() - started > due && step.value) {
+        this.drawMore(step.value());
+        told(false);
+        due = 8 * (performance.now() - started);
+      }
+      if (!step.done) return setTimeout(go);
+      this.work = null;
+      return told(true);
+    };
+    go();
+  }
+
+  /** Draw more of what was drawn; what the reader looks at stays where it is. */
+  drawMore(laidOut) {
+    const isUntouched = !this.laidOut || this.isHome;
+    const [item, before] = this.shapes?.entries().next().value ?? [];
+    this.draw(laidOut);
+    if (isUntouched) return this.home();
+    const after = this.shapes.get(item);
+    this.zoom.x += (before.x - after.x) * this.zoom.scale;
+    this.zoom.y += (before.y - after.y) * this.zoom.scale;
+    return this.move();
+  }
+
+  draw(laidOut) {
     this.laidOut = laidOut;
     this.shapes = new Map();
     const made = [];
@@ -646,6 +810,7 @@ class View {
   // -- moving
 
   move() {
+    this.isHome = false;
     const { scale, x, y } = this.zoom;
     this.layer.setAttribute("transform", `translate(${x.toFixed(2)} ${y.toFixed(2)}) scale(${scale.toFixed(4)})`);
     this.layer.classList.toggle("tiny", scale < 0.35);
@@ -659,6 +824,7 @@ class View {
     const middle = this.laidOut.width * scale <= width ? this.laidOut.width / 2 : first.x;
     this.zoom = { scale, x: width / 2 - middle * scale, y: 10 };
     this.move();
+    this.isHome = true;
   }
 
   fit() {
@@ -795,9 +961,12 @@ export function openGraph(section, data, { follow = null } = {}) {
     canFollow: follow !== null,
   };
   const views = graphs.map((graph, index) => new View(sides[index], graph, hooks));
+  let waiting = views.length;
   for (const view of views) {
-    view.render();
-    view.home();
+    view.begin((isWhole) => {
+      if (isWhole) waiting -= 1;
+      section.dataset.drawn = waiting ? "part" : "yes";
+    });
   }
   tools.hidden = false;
   const has = (test) => graphs.some((graph) => graph.nodes.some(test));
@@ -829,9 +998,8 @@ export function openGraph(section, data, { follow = null } = {}) {
   finder.addEventListener("change", () => {
     const words = finder.value.toLowerCase().split(/\s+/).filter(Boolean);
     const count = views.map((view) => view.find(words)).reduce((one, two) => one + two, 0);
-    if (words.length && !count) panel.replaceChildren(html("p", "No node is like that."));
+    if (words.length && !count) panel.replaceChildren(html("p", "No node matches."));
   });
-  section.dataset.drawn = "yes";
   return {
     /** Show the first node of a layer of the table. */
     showLayer: (layer) => {

@@ -76,8 +76,13 @@ class BisectionResult:
         """The differences that cannot be switched."""
         return tuple(each for each in self.switches if each.refusal is not None)
 
-    def sentence(self) -> str:
-        """Say what was found."""
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What explains the difference, part by part, and the operators that the parts are made of."""
+        return tuple(_switch_words(each, self.operators) for cause in self.found.causes for each in cause.switches)
+
+    def sentence(self, most: int | None = None) -> str:
+        """Say what was found; of long lists only the first so many, and how many more there are."""
         differ = self.differ
         if differ is None:
             return "nothing was asked yet"
@@ -96,10 +101,12 @@ class BisectionResult:
             return (
                 f"No difference in {self.metric} is shown on {self.place}: nothing to explain ({differ.reason}).{left}"
             )
-        causes = " and ".join(_cause_words(cause, self.operators) for cause in self.found.causes if cause.switches)
+        causes = " and ".join(
+            _cause_words(cause, self.operators, most) for cause in self.found.causes if cause.switches
+        )
         more = "" if self.found.is_complete else f"; {self.found.note}"
         if self.undecided:
-            names = ", ".join(each.name for each in self.undecided)
+            names = _folded([each.name for each in self.undecided], most, ", ")
             more += f"; undecided: {names} (neither shown to matter nor to be harmless; needs a quieter machine)"
         effect = _effect_words(self.metric, differ)
         return f"{self.metric} {effect}: {causes or 'no single cause is shown'}; {count}, {sure}{more}"
@@ -143,18 +150,24 @@ def _effect_words(metric: str, differ: Decision) -> str:
     return f"× {differ.value:.3g} ({differ.low:.3g} to {differ.high:.3g})"
 
 
-def _cause_words(cause: Cause, operators: Sequence[Operator]) -> str:
-    words = []
-    for each in cause.switches:
-        text = (
-            f"{each.name}: {each.good} -> {each.bad}"
-            if each.kind != "part"
-            else f"{each.name} ({each.good} -> {each.bad})"
-        )
-        if each.name == RUNTIME and operators:
-            text += f", operator{'s' if len(operators) > 1 else ''} {', '.join(op.op_type for op in operators)}"
-        words.append(text)
-    return " together with ".join(words)
+def _cause_words(cause: Cause, operators: Sequence[Operator], most: int | None) -> str:
+    return _folded([_switch_words(each, operators, most) for each in cause.switches], most, " together with ")
+
+
+def _switch_words(switch: Switch, operators: Sequence[Operator], most: int | None = None) -> str:
+    good, bad = (_folded(text.split(", "), most, ", ") for text in (switch.good, switch.bad))
+    text = f"{switch.name}: {good} -> {bad}" if switch.kind != "part" else f"{switch.name} ({good} -> {bad})"
+    if switch.name == RUNTIME and operators:
+        names = _folded([each.op_type for each in operators], most, ", ")
+        text += f", operator{'s' if len(operators) > 1 else ''} {names}"
+    return text
+
+
+def _folded(words: Sequence[str], most: int | None, between: str) -> str:
+    """Join words; of too many the first ones, and how many more there are."""
+    if most is None or len(words) <= most + 1:
+        return between.join(words)
+    return f"{between.join(words[:most])} and {len(words) - most} more"
 
 
 def bisect(

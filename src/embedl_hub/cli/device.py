@@ -78,7 +78,7 @@ def _table_options(function: Callable[..., None]) -> Callable[..., None]:
         pair("--set", "set_", help="A setting of the provider: KEY=VALUE."),
         pair("--spec", "spec_", help="A fact about the device: KEY=VALUE."),
         click.option("--artifact-root", help="Folder on the device for our files."),
-        click.option("--lease-dir", help="Folder whose lock is the lease; empty goes without one."),
+        click.option("--lease-dir", help="Folder whose lock is the lease; empty for no lease."),
         click.option("--runner", help="How to reach it: ssh, local, another runner that is installed, or none."),
     ):
         function = option(function)
@@ -182,7 +182,7 @@ def run_test(device: Device, wait_s: float) -> list[Step]:
 
     def lease(ctx: HubContext) -> str:
         with ctx.claim(device.name):
-            return "free" if device.lease_dir else "goes without one"
+            return "free" if device.lease_dir else "no lease"
 
     try:
         with HubContext("device test", [device], tracking=False, lease_wait_s=wait_s) as ctx:

@@ -1,4 +1,4 @@
-"""``embedl-hub reindex``: the database is only an index; this makes it anew."""
+"""``embedl-hub reindex``: the database is only an index; this rebuilds it."""
 
 from __future__ import annotations
 

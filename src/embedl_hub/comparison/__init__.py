@@ -1,6 +1,7 @@
 """What differs between runs, and whether a difference is real: side by side, and as a gate for builds."""
 
 from embedl_hub.comparison._again import Again, find_baseline, without_layers
+from embedl_hub.comparison._changes import ALPHA, FEWEST, Change, Measured, find_changes
 from embedl_hub.comparison._compare import ComparedRun, Comparison, FactRow, MetricRow, compare, conclusion_of
 from embedl_hub.comparison._gate import Decision, GateResult, Pair, decide, gate, junit_error, junit_recorded, junit_xml
 from embedl_hub.comparison._overlay import ComparedLayer, FloatChoice, ModuleRow
@@ -14,7 +15,10 @@ from embedl_hub.comparison._summary import (
 )
 
 __all__ = [
+    "ALPHA",
+    "FEWEST",
     "Again",
+    "Change",
     "ComparedLayer",
     "ComparedRun",
     "Comparison",
@@ -23,6 +27,7 @@ __all__ = [
     "Finding",
     "FloatChoice",
     "GateResult",
+    "Measured",
     "MetricRow",
     "ModuleRow",
     "Outcome",
@@ -33,6 +38,7 @@ __all__ = [
     "conclusion_of",
     "decide",
     "find_baseline",
+    "find_changes",
     "finding_picture",
     "gate",
     "junit_error",

@@ -26,6 +26,7 @@ from embedl_hub.fleet._model import (
     TargetProgress,
 )
 from embedl_hub.fleet._plan import PLAN_ARTIFACT, SWEEP, expand, plan_of
+from embedl_hub.fleet._rank import recorded_rankings
 from embedl_hub.fleet._ray import Ray
 from embedl_hub.fleet._ray_cluster import Host, NodePlan, become_node, cluster_hosts, node_address, plan_node, stop_node
 from embedl_hub.fleet._read import read_sweep
@@ -80,6 +81,7 @@ __all__ = [
     "plan_of",
     "plan_sweep",
     "read_sweep",
+    "recorded_rankings",
     "run_job",
     "run_sweep",
     "score",

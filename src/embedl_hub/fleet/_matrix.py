@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from embedl_device.statistics import Verdict
 from embedl_hub.core.document import find_metric, in_order
+from embedl_hub.core.invoke import is_ruined
 from embedl_hub.fleet._evaluate import EVALUATES
 from embedl_hub.fleet._model import Cell, CellState, Plan, StepKind
 from embedl_hub.fleet._work import claimed_ms
@@ -34,6 +35,17 @@ class MatrixCell:
     def name(self) -> str:
         """What to call it where its place does not tell."""
         return f"{self.model} {self.option}"
+
+    @property
+    def ruined_cosine(self) -> float | None:
+        """How far its answers are from float's where that is too far to be of use; None where it is not."""
+        found = (self.metrics[name] for name in ("cosine", "calibration_cosine") if name in self.metrics)
+        return next((value for value in found if is_ruined(value)), None)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it did not fail, and its answers are not ruined."""
+        return self.state is not CellState.FAILED and self.ruined_cosine is None
 
     @property
     def run_id(self) -> str | None:
@@ -87,14 +99,14 @@ class Matrix:
         return tuple(in_order({name for cell in self.cells.values() for name in cell.metrics}))
 
     def front(self, target: str, x: str, y: str) -> tuple[Point, ...]:
-        """Return a target's cells that have both numbers, by the first; ties and worse ones are off the front."""
+        """Return a target's cells that have both numbers, by the first; what is worse or of no use is off the front."""
         held = [cell for key, cell in self.cells.items() if key[2] == target and {x, y} <= cell.metrics.keys()]
         held.sort(key=lambda cell: (_cost(x, cell), _cost(y, cell), cell.name))
         points, best = [], float("inf")
         for cell in held:
             # In this order a cell is on the front if it is better in the second number than all before it.
-            on_front = _cost(y, cell) < best
-            best = min(best, _cost(y, cell))
+            on_front = cell.is_usable and _cost(y, cell) < best
+            best = min(best, _cost(y, cell)) if cell.is_usable else best
             points.append(Point(cell, cell.metrics[x], cell.metrics[y], on_front))
         return tuple(points)
 

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from embedl_hub.tracking import RunStatus
 
 if TYPE_CHECKING:
     from embedl_hub.core import HubContext
+    from embedl_hub.tracking import Run
 
 _LOG = logging.getLogger("embedl_hub")
 RANKS = "ranks"  # the tag of a ranking's run: which compiled models it held against each other, and where
@@ -101,8 +102,7 @@ def _rank(
     component = paired_profiler(plan.settings.toolchain_of(plan.settings.options[0]))
     store = ctx.client.store
     assert store is not None  # noqa: S101 - a sweep always tracks
-    lines = "\n".join((target.name, *(outcome.step for outcome in compiled.values())))
-    key = hashlib.sha256(lines.encode()).hexdigest()[:32]
+    key = _key(target, [outcome.step for outcome in compiled.values()])
     try:
         for run in store.tagged(RANKS, [key]):
             if run.tags.get("sweep") == sweep_id and run.status is RunStatus.FINISHED:
@@ -116,6 +116,37 @@ def _rank(
     except HubError as error:
         _LOG.info("The options of %r could not be ranked on %r: %s", model, target.name, error)
         return Ranking(model, target.name, (), None, str(error))
+
+
+def recorded_rankings(plan: Plan, runs: Iterable[Run], read: Callable[[str], Run]) -> tuple[Ranking, ...]:
+    """Return what a sweep measured in turns, from the runs that carry its tag.
+
+    Args:
+        plan: The sweep's.
+        runs: All of its runs, as a list gives them.
+        read: Returns a run whole.
+    """
+    done = [run for run in runs if run.status is RunStatus.FINISHED]
+    compiled = {run.tags.get("step") for run in done}
+    by_key = {run.tags[RANKS]: run for run in done if RANKS in run.tags}
+    found = []
+    for model, target in dict.fromkeys((cell.model, cell.target) for cell in plan.cells):
+        steps: dict[str, str] = {}  # the option by its compile step, the first of those that share one
+        for cell in plan.cells:
+            if (cell.model, cell.target) == (model, target):
+                keys = [key for key in cell.steps if plan.steps[key].kind is StepKind.COMPILE]
+                steps |= {key: cell.option for key in keys if key in compiled and key not in steps}
+        place = next(each for each in plan.targets if each.name == target)
+        run = by_key.get(_key(place, list(steps)))
+        if run is not None:
+            with contextlib.suppress(HubError):
+                found.append(_ranking(model, place, tuple(steps.values()), run.id, PairedResult.from_run(read(run.id))))
+    return tuple(found)
+
+
+def _key(target: Target, steps: Sequence[str]) -> str:
+    """Return what a ranking's run is found by."""
+    return hashlib.sha256("\n".join((target.name, *steps)).encode()).hexdigest()[:32]
 
 
 @contextlib.contextmanager

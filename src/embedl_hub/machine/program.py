@@ -198,7 +198,7 @@ def _failure_message(machine: Machine[MeasuringConfig], runtime: Runtime, comman
         )
     if error.exit_code is not None and error.exit_code > 128:
         return f"{runtime.title} crashed during {command} on {machine.title}: {error}\n{runtime.after_a_crash}"
-    return f"The device program failed during {command} on {machine.title}: {error}"
+    return f"{runtime.command} {command} failed on {machine.title}: {error}"
 
 
 def data_arguments(

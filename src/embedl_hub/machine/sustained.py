@@ -145,7 +145,7 @@ def peek(runner: CommandRunner, folder: RemotePath) -> tuple[Progress, str | Non
         if error.exit_code == 3:
             raise RefusedError(
                 f"There is no load in {folder} on the device: it was collected already, or removed, or the device was "
-                "made anew."
+                "set up again."
             ) from error
         raise
     lines = [line for line in said.splitlines() if line.strip()]

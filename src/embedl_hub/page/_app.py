@@ -79,6 +79,8 @@ def build(options: Options) -> Starlette:
         *page.twins("/runs/{run_id}", _views.run),
         Route("/compare/export", page.exporting(_views.comparison, "comparison.html")),
         *page.twins("/compare", _views.comparison),
+        Route("/charts/export", page.exporting(_views.charts, "chart.html")),
+        *page.twins("/charts", _views.charts),
         *page.twins("/sweeps", _views.sweeps),
         Route("/sweeps/{run_id}/export", page.exporting(_views.sweep, "sweep-{run_id}.html")),
         *page.twins("/sweeps/{run_id}", _views.sweep),

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embedl_hub.bisection import BISECTION, BisectionResult, Decision, read_bisection
-from embedl_hub.page._scope import NotHereError, Scope
+from embedl_hub.errors import HubError
+from embedl_hub.page._scope import NotHereError, Scope, TtlCache
 from embedl_hub.tracking import Run, equal
 
 _NEWEST = 100
+MOST_NAMED = 3
+"""So many of a list are named in a sentence; all are told where they are asked for."""
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _EDGE = 250, 62, 44, 14, 6
 _LONGEST = 34
 _MOST_NODES = 400
@@ -72,8 +75,45 @@ class BisectionPage:
         return found
 
 
-def bisections_of(scope: Scope) -> tuple[Run, ...]:
-    return scope.find([equal("component", BISECTION)], limit=_NEWEST).runs
+@dataclass(frozen=True)
+class Asked:
+    """A bisection in the list: its two ends by name, and what it answered."""
+
+    run: Run
+    good: tuple[str, str]  # id and name; an empty name where the run is not here
+    bad: tuple[str, str]
+    answer: str
+
+
+def bisections_of(scope: Scope, cache: TtlCache) -> tuple[Asked, ...]:
+    newest = scope.find([equal("component", BISECTION)], limit=_NEWEST).runs
+    return tuple(_asked(scope, run, cache) for run in newest)
+
+
+def _asked(scope: Scope, run: Run, cache: TtlCache) -> Asked:
+    def look() -> Asked:
+        good, bad = (_end(scope, run, name) for name in ("good", "bad"))
+        return Asked(run, good, bad, _answer(scope, run))
+
+    return look() if run.ended_ms is None else cache.keep(("bisection", scope.visible, run.id), look)
+
+
+def _end(scope: Scope, run: Run, name: str) -> tuple[str, str]:
+    run_id = str(run.params[name].value) if name in run.params else ""
+    try:
+        return run_id, scope.run(run_id).name
+    except NotHereError:
+        return run_id, ""
+
+
+def _answer(scope: Scope, run: Run) -> str:
+    try:
+        result = read_bisection(scope.store, run.id)
+    except HubError as error:
+        return str(error)
+    if result.ended:
+        return result.sentence(MOST_NAMED)
+    return "not ended yet" if run.ended_ms is None else "ended before it had an answer"
 
 
 def bisection_of(scope: Scope, run_id: str) -> BisectionPage:

@@ -22,7 +22,7 @@ from embedl_graph import static_text
 from embedl_hub.bisection import BISECTION
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.fleet import SWEEP
-from embedl_hub.page._scope import NotHereError, Scope
+from embedl_hub.page._scope import NotHereError, Scope, TtlCache
 from embedl_hub.page._templates import FOLDER, library_text, style_ids, templates
 from embedl_hub.page._views import Answer, bisection_answer, comparison_answer, run_answer, sweep_answer
 from embedl_hub.paths import replacing
@@ -35,6 +35,7 @@ _MODULES = {
     "run.html": ("charts.js", "layers.js", "graph.js", "run.js"),
     "compare.html": ("charts.js", "layers.js", "compare.js"),
     "sweep.html": ("charts.js", "sweep.js"),
+    "charts.html": ("charts.js", "trends.js"),
     "bisection.html": (),
 }
 
@@ -44,7 +45,7 @@ def run_html(store: Store, run_id: str) -> str:
     run, scope = store.run(run_id), Scope(store)
     if run.component == BISECTION:
         return alone(bisection_answer(scope, run.id))
-    return alone(sweep_answer(scope, run.id, {}) if run.component == SWEEP else run_answer(scope, run))
+    return alone(sweep_answer(scope, run.id, {}, TtlCache()) if run.component == SWEEP else run_answer(scope, run))
 
 
 def comparison_html(store: Store, run_ids: Sequence[str]) -> str:

@@ -45,6 +45,14 @@ class Scope:
     def count(self, where: Sequence[str], *, archived: bool | None = False) -> int:
         return self.store.count(_all_of(where), archived=archived)
 
+    def having(
+        self, metric: str, where: Sequence[str], *, archived: bool | None = False, metrics: Sequence[str] = (),
+        params: Sequence[str] = (), artifacts: Sequence[str] = (), limit: int,
+    ) -> list[Run]:  # fmt: skip
+        return self.store.having(
+            metric, _all_of(where), archived=archived, metrics=metrics, params=params, artifacts=artifacts, limit=limit
+        )
+
     def run(self, run_id: str) -> Run:
         try:
             run = self.store.run(run_id)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from embedl_hub.core.document import METRICS, find_metric
-from embedl_hub.core.invoke import is_ruined
 from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.fleet import (
     OUTCOME_PARAMS,
@@ -18,14 +17,19 @@ from embedl_hub.fleet import (
     MatrixCell,
     Plan,
     Point,
+    StepKind,
     matrix_of,
     plan_of,
+    recorded_rankings,
 )
-from embedl_hub.page._scope import NotHereError, Scope
+from embedl_hub.page._intervals import NO_ENDS, Ends, document_interval, has_document_interval, logged_interval
+from embedl_hub.page._ranking import Standings, standings_of
+from embedl_hub.page._scope import NotHereError, Scope, TtlCache
 from embedl_hub.tracking import Run, RunStatus, equal
 
 _MOST_CELLS = 5000
 _NEWEST = 100
+_MOST_READ = 200  # so many profiles are opened for their intervals
 # Classes of the style sheet: no page may carry colors of its own.
 _SHADES = 9
 _WIDE = 20.0
@@ -41,6 +45,7 @@ class Choice:
     x: str
     y: str
     scale: str  # whether colors compare within a ``model`` or over ``all``
+    least: float | None = None  # a cell is ranked by ``x`` only if it has so much of ``y``
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class SweepPage:
     choice: Choice
     rows: tuple[tuple[str, tuple[Shade, ...]], ...]
     points: Mapping[str, tuple[Point, ...]]
+    standings: tuple[Standings, ...] = ()
 
     @property
     def failed(self) -> list[MatrixCell]:
@@ -61,17 +67,13 @@ class SweepPage:
     @property
     def ruined(self) -> list[MatrixCell]:
         """The cells whose answers are too far from float's to be of use."""
-        names = ("cosine", "calibration_cosine")
-        return [
-            cell
-            for cell in self.matrix.cells.values()
-            if any(is_ruined(cell.metrics[name]) for name in names if name in cell.metrics)
-        ]
+        return [cell for cell in self.matrix.cells.values() if cell.ruined_cosine is not None]
 
     def charts(self) -> dict[str, object]:
         return {
             "x": find_metric(self.choice.x).column_title,
             "y": find_metric(self.choice.y).column_title,
+            "x_is_share": self.choice.x in _SHARES,
             "y_is_share": self.choice.y in _SHARES,
             "points": {
                 target: [
@@ -101,7 +103,7 @@ def sweeps_of(scope: Scope) -> tuple[Run, ...]:
     return scope.find([equal("component", SWEEP)], limit=_NEWEST).runs
 
 
-def sweep_of(scope: Scope, run_id: str, wanted: Mapping[str, str]) -> SweepPage:
+def sweep_of(scope: Scope, run_id: str, wanted: Mapping[str, str], cache: TtlCache) -> SweepPage:
     run = scope.run(run_id)
     if run.component != SWEEP:
         raise NotHereError(f"Run {run_id!r} is no sweep.")
@@ -112,15 +114,35 @@ def sweep_of(scope: Scope, run_id: str, wanted: Mapping[str, str]) -> SweepPage:
             f"The sweep has {len(plan.cells):,} cells and a page shows at most {_MOST_CELLS:,}; "
             f"its runs are found by the tag sweep = {run_id}, and embedl-hub run table writes them as a table."
         )
-    matrix = matrix_of(plan, _runs_of(scope, run, plan))
+    runs = list(_runs_of(scope, run, plan))
+    matrix = matrix_of(plan, runs)
     choice = _choice(matrix, wanted)
-    return SweepPage(
-        run=run,
-        matrix=matrix,
-        choice=choice,
-        rows=tuple(_rows(matrix, choice)),
-        points={target: matrix.front(target, choice.x, choice.y) for target in matrix.targets},
+    points = {target: matrix.front(target, choice.x, choice.y) for target in matrix.targets}
+    front = frozenset(
+        (point.cell.model, point.cell.option, point.cell.target)
+        for held in points.values()
+        for point in held
+        if point.on_front and choice.x != choice.y
     )
+    standings = standings_of(
+        matrix, choice.x, quality=choice.y, least=choice.least, front=front,
+        ends_of=lambda cell: _ends_of(scope, matrix, cell, choice.x, cache),
+        paired=recorded_rankings(plan, runs, scope.run),
+    )  # fmt: skip
+    return SweepPage(
+        run=run, matrix=matrix, choice=choice, rows=tuple(_rows(matrix, choice)), points=points, standings=standings
+    )
+
+
+def _ends_of(scope: Scope, matrix: Matrix, cell: MatrixCell, key: str, cache: TtlCache) -> Ends:
+    """Return the interval of a cell's number; of a median or a mean its profile has it, if they are not too many."""
+    ends, profile = logged_interval(cell.metrics, key), cell.run_ids.get(StepKind.PROFILE)
+    if ends[0] is not None or profile is None or not has_document_interval(key) or len(matrix.cells) > _MOST_READ:
+        return ends
+    if cell.state is not CellState.DONE:
+        return NO_ENDS
+    value = cell.metrics[key]
+    return cache.keep(("interval", key, profile), lambda: document_interval(scope.run(profile), key, value))
 
 
 def _runs_of(scope: Scope, run: Run, plan: Plan) -> Iterator[Run]:
@@ -139,14 +161,27 @@ def _choice(matrix: Matrix, wanted: Mapping[str, str]) -> Choice:
     known = {name: find_metric(name) for name in names}
     judged = next((name for name in names if known[name].is_more_better and not known[name].is_speed), first)
     choice = Choice(
-        wanted.get("metric") or first, wanted.get("x") or first, wanted.get("y") or judged, wanted.get("scale", "model")
-    )
+        wanted.get("metric") or first, wanted.get("x") or first, wanted.get("y") or judged,
+        wanted.get("scale", "model"), _least(wanted.get("least", "")),
+    )  # fmt: skip
     for name in (choice.metric, choice.x, choice.y):
         if names and name not in names:
             raise ConfigError(f"No run of this sweep has a number {name!r}; there are: {quoted_list(names)}.")
     if choice.scale not in ("model", "all"):
         raise ConfigError(f"scale is {choice.scale!r}; known: 'all', 'model'.")
     return choice
+
+
+def _least(text: str) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        least = float(text.replace(",", "."))
+    except ValueError:
+        least = math.nan
+    if not math.isfinite(least):
+        raise ConfigError(f"least is {text!r}; it is a number such as 0.7.")
+    return least
 
 
 def _rows(matrix: Matrix, choice: Choice) -> Iterator[tuple[str, tuple[Shade, ...]]]:

@@ -10,13 +10,14 @@ from markupsafe import Markup
 
 from embedl_device.statistics import Verdict
 from embedl_graph import graph_data, graph_markup, node_table
-from embedl_hub.comparison import compare
+from embedl_hub.comparison import ALPHA, FEWEST, Measured, compare, find_changes
 from embedl_hub.core.document import document_of, find_metric
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.fleet import CellState
 from embedl_hub.page import _format, _table
-from embedl_hub.page._bisect import bisection_of, bisections_of
+from embedl_hub.page._bisect import MOST_NAMED, bisection_of, bisections_of
 from embedl_hub.page._calibration import calibration_of
+from embedl_hub.page._charts import MOST_POINTS, Chart, as_json, chart_of, wanted_of
 from embedl_hub.page._devices import DeviceFacts, devices_of
 from embedl_hub.page._graph import RunGraph, drawn, find_model, models_of, read_artifact
 from embedl_hub.page._profile import profile_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from embedl_graph import ModelGraph
+    from embedl_hub.page._ranking import Place
     from embedl_hub.page._scope import TtlCache
     from embedl_hub.tracking import LoggedArtifact
 
@@ -70,7 +72,6 @@ def projects(visit: Visit) -> Answer:
 def runs(visit: Visit) -> Answer:
     view = _table.View.of(visit.request.query_params.multi_items())
     names = visit.cached(("names", view.project), lambda: visit.scope.store.value_names(view.project or None))
-    devices = visit.cached("devices", visit.scope.store.devices)
     columns = _table.columns_of(view, names)
     message: str | None = None
     found: tuple[Run, ...] = ()
@@ -84,11 +85,10 @@ def runs(visit: Visit) -> Answer:
     except ConfigError as error:
         message, status = str(error), 400
     context = {
-        "view": view, "columns": columns, "shown_keys": [column.key for column in columns], "devices": devices,
+        "view": view, "columns": columns, "shown_keys": [column.key for column in columns],
         "rows": _rows(visit, found, columns), "after": after, "message": message,
         "name_column": _table.column_of(view, "name"), "choices": _table.choices(names),
-        "statuses": [status.value for status in RunStatus], "types": [kind.value for kind in RunType],
-        "project_names": [project.name for project in visit.cached("projects", visit.scope.store.projects)],
+        **_pickers(visit),
     }  # fmt: skip
 
     def data() -> dict[str, object]:
@@ -117,6 +117,39 @@ def count(visit: Visit) -> Answer:
     view = _table.View.of(visit.request.query_params.multi_items())
     number = visit.scope.count(view.where(), archived=view.shows_archived())
     return Answer("count.html", lambda: {"count": number}, {"count": number})
+
+
+def charts(visit: Visit) -> Answer:
+    """Draw one number of many runs over time; the address says which number, and which runs as in the run table."""
+    view = _table.View.of(visit.request.query_params.multi_items())
+    names = visit.cached(("names", view.project), lambda: visit.scope.store.value_names(view.project or None))
+    wanted = wanted_of(view, visit.request.query_params.get("metric", ""), names)
+    message: str | None = None
+    chart, status = Chart(find_metric(wanted.metric), wanted.metric, ()), 200
+    try:
+        if wanted.metric:
+            chart = chart_of(visit.scope, wanted, visit.cache)
+    except ConfigError as error:
+        message, status = str(error), 400
+    context = {
+        "view": view, "wanted": wanted, "chart": chart, "charts": chart.data(), "message": message,
+        "most": MOST_POINTS, "alpha": ALPHA, "fewest": FEWEST, **_pickers(visit),
+    }  # fmt: skip
+
+    def data() -> dict[str, object]:
+        return {**as_json(chart), "error": message}
+
+    return Answer("charts.html", data, context, status=status)
+
+
+def _pickers(visit: Visit) -> dict[str, object]:
+    """Return what runs are narrowed by, beside the filter."""
+    return {
+        "devices": visit.cached("devices", visit.scope.store.devices),
+        "statuses": [status.value for status in RunStatus],
+        "types": [kind.value for kind in RunType],
+        "project_names": [project.name for project in visit.cached("projects", visit.scope.store.projects)],
+    }
 
 
 def run(visit: Visit) -> Answer:
@@ -240,26 +273,38 @@ def sweeps(visit: Visit) -> Answer:
 
 
 def sweep(visit: Visit) -> Answer:
-    return sweep_answer(visit.scope, visit.request.path_params["run_id"], dict(visit.request.query_params))
+    wanted = dict(visit.request.query_params)
+    return sweep_answer(visit.scope, visit.request.path_params["run_id"], wanted, visit.cache)
 
 
-def sweep_answer(scope: Scope, run_id: str, wanted: Mapping[str, str]) -> Answer:
-    shown = sweep_of(scope, run_id, wanted)
+def sweep_answer(scope: Scope, run_id: str, wanted: Mapping[str, str], cache: TtlCache) -> Answer:
+    shown = sweep_of(scope, run_id, wanted, cache)
     context = {
         "sweep": shown, "charts": shown.charts(), "states": list(CellState), "metric": find_metric(shown.choice.metric),
     }  # fmt: skip
 
     def data() -> dict[str, object]:
         cells = list(shown.matrix.cells.values())
-        return {"run": _format.run_row(shown.run), "cells": cells, "slots": shown.matrix.slots}
+        ranking = [{"target": each.target, "places": list(map(_place_row, each.places))} for each in shown.standings]
+        run = _format.run_row(shown.run)
+        return {"run": run, "cells": cells, "slots": shown.matrix.slots, "ranking": ranking}
 
     return Answer("sweep.html", data, context)
 
 
+def _place_row(place: Place) -> dict[str, object]:
+    names = ("value", "low", "high", "number", "is_tied", "to_best", "told_by", "why_not", "on_front")
+    return {"model": place.cell.model, "option": place.cell.option} | {name: getattr(place, name) for name in names}
+
+
 def bisections(visit: Visit) -> Answer:
-    newest = bisections_of(visit.scope)
-    rows = [_format.run_row(run) for run in newest]
-    return Answer("bisections.html", lambda: {"bisections": rows}, {"bisections": newest})
+    newest = bisections_of(visit.scope, visit.cache)
+
+    def data() -> dict[str, object]:
+        ends = ({"good": each.good, "bad": each.bad, "answer": each.answer} for each in newest)
+        return {"bisections": [_format.run_row(each.run) | end for each, end in zip(newest, ends, strict=True)]}
+
+    return Answer("bisections.html", data, {"bisections": newest})
 
 
 def bisection(visit: Visit) -> Answer:
@@ -272,7 +317,7 @@ def bisection_answer(scope: Scope, run_id: str) -> Answer:
     def data() -> dict[str, object]:
         return {"run": _format.run_row(shown.run), **shown.result.as_dict()}
 
-    return Answer("bisection.html", data, {"shown": shown})
+    return Answer("bisection.html", data, {"shown": shown, "most": MOST_NAMED})
 
 
 def devices(visit: Visit) -> Answer:
@@ -334,14 +379,7 @@ class Point:
     is_doubtful: bool
     low: float | None = None  # the ends of the 95 % interval of the median, where it is told
     high: float | None = None
-    change: str = ""  # ``faster`` or ``slower`` than the stable profile before it, where their intervals do not meet
-
-    def after(self, before: Point | None) -> Point:
-        """Return the point with what can be told of the change since another."""
-        if before is None or self.low is None or self.high is None or before.low is None or before.high is None:
-            return self
-        word = "faster" if self.high < before.low else "slower" if self.low > before.high else ""
-        return replace(self, change=word)
+    change: str = ""  # ``faster`` or ``slower`` from here on, where the statistics tell it
 
 
 @dataclass(frozen=True)
@@ -375,10 +413,24 @@ def history_of(scope: Scope, name: str) -> History:
             point = Point(
                 run.id, run.started_ms, latency.value, judged, is_doubtful, summary.median_low, summary.median_high
             )
-            points = models.setdefault(_model(whole), [])
-            stable = next((one for one in reversed(points) if not one.is_doubtful), None)
-            points.append(point if is_doubtful else point.after(stable))
-    return History(facts, scope.find([on_it], limit=50).runs, models)
+            models.setdefault(_model(whole), []).append(point)
+    return History(facts, scope.find([on_it], limit=50).runs, _with_changes(models))
+
+
+def _with_changes(models: Mapping[str, list[Point]]) -> dict[str, list[Point]]:
+    measured = [
+        [number for number, point in enumerate(points) if point.verdict is None or point.verdict.is_measured]
+        for points in models.values()
+    ]
+    lines = [
+        [Measured(points[n].started_ms, points[n].latency_ms, points[n].low, points[n].high) for n in numbers]
+        for points, numbers in zip(models.values(), measured, strict=True)
+    ]
+    made = {}
+    for (model, points), numbers, changes in zip(models.items(), measured, find_changes(lines), strict=True):
+        words = {numbers[each.first]: "slower" if each.after > each.before else "faster" for each in changes}
+        made[model] = [replace(point, change=words.get(number, "")) for number, point in enumerate(points)]
+    return made
 
 
 def _model(run: Run) -> str:

@@ -102,8 +102,9 @@ def _log_drift(ctx: HubContext, drift: Sequence[Mapping[str, Any]]) -> None:
     for output in drift:
         if is_ruined(output["cosine"], output["finite_share"]):
             _LOG.warning(
-                "INT8 changes output %r beyond use even on calibration data: cosine %.3f to float, %.0f%% are numbers. "
-                "Another calibration_method or per_channel may help; some models cannot be INT8 as a whole.",
+                "INT8 changes output %r beyond use even on calibration data: cosine %.3f to float, %.0f%% of its "
+                "values are finite. Another calibration_method or per_channel may help; some models cannot be INT8 as "
+                "a whole.",
                 output["name"], output["cosine"], 100 * output["finite_share"],
             )  # fmt: skip
     if drift:

@@ -209,7 +209,7 @@ async def limited_body(request: Request, most_bytes: int) -> bytes | None:
 def _secret(path: Path) -> bytes:
     """Return the home's secret for signing. Anybody can guess how one signs that a crash or a full disk left short."""
     if path.exists() and path.stat().st_size != SECRET_BYTES:
-        LOG.warning("%s is damaged; it is made anew, and everybody has to log in again.", path)
+        LOG.warning("%s is damaged; a new one replaces it, and everybody has to log in again.", path)
     return kept_secret(path)
 
 

@@ -280,6 +280,27 @@ class Store:
             runs += page.runs
         return runs
 
+    def having(
+        self,
+        metric: str,
+        where: str = "",
+        *,
+        archived: bool | None = False,
+        metrics: Sequence[str] = (),
+        params: Sequence[str] = (),
+        artifacts: Sequence[str] = (),
+        limit: int = 1000,
+    ) -> list[Run]:
+        """Return the newest runs that have a number under a name, newest first.
+
+        Made for many at once: they come with their tags, and of metrics, parameters and artifacts with those named.
+        """
+        query = Query(where, archived=archived, projects=self._scope.projects)
+        with self._finding() as finder:
+            found = finder.having(query, metric, metrics=(metric, *metrics), params=params, limit=limit)
+        with self._reading() as connection:
+            return rows.with_artifacts(connection, found, artifacts, self.artifact_path)
+
     def tagged(self, name: str, values: Iterable[str], *, params: Sequence[str] = ()) -> list[Run]:
         """Return all runs, archived ones too, whose tag has one of these values, oldest first.
 

@@ -399,11 +399,11 @@ def test_scales_settle_with_more_data() -> None:
     form = config.format(symmetric=quantization_of(placed).symmetric)
     wild: list[Any] = [((normalized(2, seed) * 1.5**seed,), {}) for seed in range(12)]
     tame: list[Any] = [((normalized(16, seed),), {}) for seed in range(12)]
-    unsettled = stability(collect_groups(placed, wild), config, form)
-    settled = stability(collect_groups(placed, tame), config, form)
+    unsettled = stability(collect_groups(placed, wild), config, form, {})
+    settled = stability(collect_groups(placed, tame), config, form, {})
     assert len(unsettled.unsettled) > len(settled.unsettled)
     assert "give more" in str(unsettled)
-    assert stability(collect_groups(placed, tame[:2]), config, form).reason
+    assert stability(collect_groups(placed, tame[:2]), config, form, {}).reason
 
 
 def test_groups_are_bounded_and_lose_nothing() -> None:

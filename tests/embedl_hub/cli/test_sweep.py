@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from support.cli import answer, hub
 from support.models import residual_net
 
+from embedl_hub.fleet import plan_of, recorded_rankings
 from embedl_hub.tracking import Store
 
 PLAN = """
@@ -83,6 +85,9 @@ def test_a_sweep_of_a_real_model(folder: Path) -> None:
     assert {place["option"] for place in ranking["options"]} == {"float", "int8"}
     assert ranking["error"] is None
     with Store(folder / "home") as store:
+        sweep = store.run(again["sweep"])
+        (recorded,) = recorded_rankings(plan_of(sweep), store.tagged("sweep", [sweep.id]), store.run)
+        assert [asdict(place) for place in recorded.options] == ranking["options"]
         # Only the run of the driver that found nothing to do.
         assert store.count() == before + 1
 

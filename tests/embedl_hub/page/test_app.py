@@ -12,6 +12,7 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
@@ -28,6 +29,7 @@ from embedl_hub.tracking import Client, RunStatus, RunType, Store
 def addresses(shown: Recorded) -> list[str]:
     return [
         "/projects", "/runs", "/devices", "/device?name=pi", "/runs/count", "/sweeps",
+        "/charts", "/charts?metric=latency&project=vision", *(f"/charts?metric={quote(text)}" for text in HOSTILE),
         *(f"/sweeps/{run_id}" for run_id in shown.sweeps.values()),
         f"/sweeps/{shown.sweeps['sweep']}?metric=accuracy&scale=all&x=accuracy&y=latency_median",
         *(f"/runs/{run_id}" for run_id in (*shown.ids.values(), *shown.hostile)),
@@ -547,6 +549,22 @@ def test_a_sweep_is_a_heat_map_with_every_verdict(visitor: TestClient, shown: Re
     assert data["slots"]["nano"][0]["from_ms"] == 0
 
 
+def test_a_sweep_ranks_its_cells(visitor: TestClient, shown: Recorded) -> None:
+    """By the number of the plot, with so much of the other; what has too little and what failed come last."""
+    address = f"/sweeps/{shown.sweeps['sweep']}"
+    ranking = visitor.get(f"{address}.json?least=0.93").json()["ranking"]
+    assert [each["target"] for each in ranking] == ["nano", "orin"]
+    last = ranking[1]["places"][-1]
+    assert (last["number"], last["why_not"]) == (None, "failed: RuntimeError: large does not fit")
+    assert "accuracy 0.9 is below 0.93" in [place["why_not"] for place in ranking[0]["places"]]
+    html = visitor.get(f"{address}?least=0.93").text
+    assert "Ranking by latency_median, with accuracy at least 0.93" in html
+    assert "not told apart" in html
+    assert "latency_median, ms" in html or "Median, ms" in html
+    assert visitor.get(f"{address}?least=much").status_code == 400
+    assert "Ranking by latency_median" in visitor.get(f"{address}/export").text
+
+
 @pytest.mark.parametrize("query", ["metric=nothing", "x=nothing", "scale=wide"])
 def test_a_number_that_no_cell_has_is_said(visitor: TestClient, shown: Recorded, query: str) -> None:
     answer = visitor.get(f"/sweeps/{shown.sweeps['sweep']}?{query}")
@@ -618,16 +636,17 @@ def test_devices_without_runs_are_listed(own: Recorded) -> None:
     assert 'class="message"' in visitor.get("/devices").text
 
 
-def test_a_device_tells_changes_that_intervals_tell(own: Recorded, tmp_path: Path) -> None:
-    """Of profiles of one model that were stable: slower, then within the interval, then noisy."""
-    for scale, verdict in ((1.0, "stable"), (1.0, "stable"), (3.0, "noisy")):
-        recorded.record_profile(own.store, tmp_path, name="p", device="npu", scale=scale, verdict=verdict)
-    slow = tmp_path / "slow"
-    slow.mkdir()
-    recorded.record_profile(own.store, slow, name="p", device="npu", times=2.0)
+def test_a_device_tells_changes_that_the_statistics_tell(own: Recorded) -> None:
+    """Of profiles of one model that were stable; two that differ are not told from the noise between sessions."""
+    few = recorded.record_history(own.store, [2.0, 4.0], device="npu", number=1, spread=0.01)
+    many = recorded.record_history(own.store, [2.0 + 0.01 * (day % 3) + day // 8 for day in range(16)], device="npu",
+                                   model="other.onnx", number=2, metric="latency", spread=0.001)  # fmt: skip
+    recorded.record_history(own.store, [2.0 + day // 8 for day in range(16)], device="npu", number=3, metric="latency",
+                            verdict="estimated")  # fmt: skip
     models = TestClient(page.app(lambda: own.store)).get("/device.json?name=npu").json()["models"]
-    changes = {name: [point["change"] for point in points] for name, points in models.items()}
-    assert sorted(changes.values()) == [[""], ["", "", "slower"]]
+    marked = [(point["run_id"], point["change"]) for points in models.values() for point in points if point["change"]]
+    assert marked == [(many[8], "slower")]
+    assert few[1] not in {point["run_id"] for points in models.values() for point in points if point["change"]}
 
 
 def test_the_graph_of_a_run(visitor: TestClient, shown: Recorded) -> None:

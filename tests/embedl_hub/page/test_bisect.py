@@ -103,3 +103,39 @@ def test_one_that_ended_without_an_answer_shows_its_plan(tmp_path: Path) -> None
         html = TestClient(page.app(lambda: store)).get(f"/bisections/{run.id}").text
 
     assert "It ended before it had an answer" in html
+
+
+def test_the_list_names_the_ends_and_the_answer(tmp_path: Path) -> None:
+    """A long answer is folded in the list and at the top of the page, where all of it can be unfolded."""
+    switches = tuple(
+        Switch(f"model: layer {number}", "Conv, Relu, Add, Mul, Sub", "Conv", "part") for number in range(9)
+    )
+    differ = Decision(
+        "differ", frozenset(), frozenset({"model"}), frozenset({"model"}), Answer.BAD, _EVIL, 1.5, 1.4, 1.6
+    )
+    with Store(tmp_path / "home") as store:
+        client = Client("bisected", store)
+        with client.start_run("PROFILE", f"good {_EVIL}") as good:
+            pass
+        with client.start_run("CUSTOM", "bisect", component=BISECTION) as run:
+            run.log_batch({"good": good.id, "bad": "gone"})
+            result = BisectionResult(run.id, good.id, "gone", "latency_median", "here", 0.01, 0.02, (),
+                                     Found((Cause(switches),)), (differ,))  # fmt: skip
+            (tmp_path / "bisection.json").write_text(json.dumps(result.as_dict()), encoding="utf-8")
+            run.log_artifact(tmp_path / "bisection.json", name="bisection")
+        with client.start_run("CUSTOM", "empty", component=BISECTION) as other:
+            pass
+        visitor = TestClient(page.app(lambda: store))
+        listed, rows = visitor.get("/bisections").text, visitor.get("/bisections.json").json()["bisections"]
+        html = visitor.get(f"/bisections/{run.id}").text
+
+    assert [row["id"] for row in rows] == [other.id, run.id]
+    assert "has kept nothing yet" in rows[0]["answer"]
+    assert rows[1]["good"] == [good.id, f"good {_EVIL}"]
+    assert rows[1]["bad"] == ["gone", ""]
+    assert "layer 2 (Conv, Relu, Add and 2 more -&gt; Conv) and 6 more" in listed
+    assert f'href="/runs/{good.id}"' in listed
+    assert _EVIL not in listed
+    assert "All 9 parts that explain it" in html
+    assert "model: layer 8 (Conv, Relu, Add, Mul, Sub -&gt; Conv)" in html
+    assert "layer 8" not in html.partition("<details")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +16,8 @@ from support.debian import require
 from support.recorded import Recorded
 from support.served_page import served
 
+from embedl_graph import ModelGraph, Node, graph_html
+from embedl_graph import shown as shown_graph
 from embedl_hub import page
 from embedl_hub.tracking import Client, RunType
 
@@ -76,7 +79,7 @@ def test_every_page_opens_without_a_complaint(tab: Page, site: str, shown: Recor
     asked: list[str] = []
     tab.on("request", lambda request: asked.append(request.url))
     compared = f"/compare?run={shown.ids['slow']}&run={shown.ids['fast']}"
-    for address in ("/", "/projects", "/runs", "/devices", "/device?name=pi", compared, "/sweeps",
+    for address in ("/", "/projects", "/runs", "/devices", "/device?name=pi", compared, "/sweeps", "/charts",
                     f"/sweeps/{shown.sweeps['sweep']}",
                     *(f"/runs/{run_id}" for run_id in shown.ids.values())):  # fmt: skip
         tab.goto(site + address)
@@ -240,6 +243,8 @@ def test_no_name_and_no_value_is_run(tab: Page, browser: Browser, site: str, sho
         "/runs",
         "/devices",
         "/sweeps",
+        "/charts",
+        *(f"/charts?metric={quote(text, safe='')}" for text in recorded.HOSTILE[:4]),
         f"/sweeps/{shown.sweeps['evil']}",
         *(f"/runs/{run_id}" for run_id in (*ids[:6], *ids[10:12])),
     ]
@@ -250,7 +255,7 @@ def test_no_name_and_no_value_is_run(tab: Page, browser: Browser, site: str, sho
     ]
     for address in addresses:
         tab.goto(site + address)
-        for bar in tab.locator("#chart-layers .bars .point path").all()[:1]:
+        for bar in tab.locator("#chart-layers .bars .point path, #chart-trends .points path").all()[:1]:
             bar.hover(force=True)
         assert tab.evaluate("window.hit") is None, address
         assert tab.locator("main img, main iframe, main [onerror], main [onload]").count() == 0
@@ -319,6 +324,7 @@ def test_nothing_is_cut_off_on_a_narrow_screen(browser: Browser, site: str, show
         f"/runs/{shown.hostile[0]}",
         compared,
         "/device?name=pi",
+        "/charts",
     ):
         tab.goto(site + address)
         assert tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, address
@@ -397,7 +403,18 @@ def test_every_page_is_open_to_everybody(
     ids = shown.ids
     compared = f"/compare?run={ids['slow']}&run={ids['fast']}"
     both = f"/runs/{ids['fast']}/graph?of={ids['fast']}/input&against={ids['slow']}/input"
-    pages = ["/projects", "/runs", "/devices", "/device?name=pi", compared, "/sweeps", "/runs/none", both]
+    pages = [
+        "/projects",
+        "/runs",
+        "/devices",
+        "/device?name=pi",
+        compared,
+        "/sweeps",
+        "/runs/none",
+        both,
+        "/charts",
+        "/bisections",
+    ]
     pages += [f"/sweeps/{shown.sweeps['sweep']}", *(f"/runs/{ids[name]}" for name in ("fast", "failed", "train"))]
     page.export_run(shown.store, ids["fast"], tmp_path / "run.html")
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
@@ -461,3 +478,41 @@ def test_a_graph_of_strangers_stays_text(tab: Page, site: str, shown: Recorded) 
         tab.locator("g.node").first.click()
         expect(tab.locator(".graph-panel")).to_contain_text(recorded.HOSTILE[0])
         assert tab.evaluate("window.hit") is None
+
+
+def test_a_long_graph_is_there_from_its_beginning(tab: Page, tmp_path: Path) -> None:
+    """Its top before all of it; nothing is left out, the places are always the same, and who asks need not wait."""
+    drawn_by = random.Random(1)  # noqa: S311 - a network
+    made = ["x"]
+    for _ in range(400):
+        made.append(f"t{len(made)}")
+    nodes = tuple(
+        Node(f"add {number}", "Add", (made[number - 1], made[max(0, number - 2 - int(drawn_by.expovariate(0.25)))]),
+             (made[number],))
+        for number in range(1, len(made))
+    )  # fmt: skip
+    path = tmp_path / "long.html"
+    path.write_text(graph_html(shown_graph(ModelGraph("long", "ONNX", nodes, inputs=("x",), outputs=(made[-1],)))))
+    told = """new MutationObserver(() => (window.told ??= []).push(document.getElementById("graph").dataset.drawn))
+        .observe(document, { subtree: true, attributes: true, attributeFilter: ["data-drawn"] });"""
+    tab.add_init_script(told)
+    places = "all => all.map(one => one.firstChild.getAttribute('x') + ' ' + one.firstChild.getAttribute('y'))"
+    seen = []
+    for _ in range(2):
+        tab.goto(path.as_uri())
+        expect(tab.locator("#graph")).to_have_attribute("data-drawn", "yes")
+        assert tab.evaluate("told[0]") == "part"
+        expect(tab.locator("g.node")).to_have_count(400)
+        assert tab.locator("path.edge").count() == tab.evaluate(
+            "new Set(JSON.parse(document.getElementById('graph-data').textContent).graphs[0].nodes"
+            ".flatMap((node, number) => node[3].map((tensor) => `${tensor} ${number}`))).size + 1"
+        )
+        seen.append(tab.locator("g.node").evaluate_all(places))
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) == 400
+    tab.goto(path.as_uri(), wait_until="commit")
+    tab.locator("#graph[data-drawn]").wait_for()
+    tab.locator(".graph-find").fill("400")
+    tab.locator(".graph-find").press("Enter")
+    expect(tab.locator("g.node.chosen")).to_contain_text("add 400")
+    assert tab.locator("g.node").evaluate_all(places) == seen[0]

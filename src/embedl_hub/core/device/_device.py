@@ -191,7 +191,7 @@ class Device:
     # Folder on the board for run folders and the content store; a cache folder when not given.
     artifact_root: AnyPath | None = None
     store_cap_bytes: int = 8 << 30  # the content store on the board is trimmed to this size, least recently used first
-    lease_dir: str | None = DEFAULT_LEASE_DIR  # folder on the board whose lock is the lease; None goes without one
+    lease_dir: str | None = DEFAULT_LEASE_DIR  # folder on the board whose lock is the lease; None for no lease
     _find_artifact_dir: Callable[[], RemotePath] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -84,7 +84,7 @@ class Parity:
         for out in self.outputs:
             top1 = "" if out.top1_agreement is None else f", top-1 agreement {out.top1_agreement:.1%}"
             sqnr = "equal" if out.sqnr_db is None else f"{out.sqnr_db:.1f} dB"
-            numbers = "" if out.finite_share == 1 else f", only {out.finite_share:.1%} are numbers"
+            numbers = "" if out.finite_share == 1 else f", only {out.finite_share:.1%} of the values are finite"
             lines.append(
                 f"{out.name}: max error {out.max_abs_error:.3g}, cosine {out.cosine:.6f}, {sqnr}{top1}{numbers}"
             )

@@ -44,16 +44,18 @@ function frontChart() {
       dragmode: dragging(),
       showlegend: true,
       legend: { orientation: "h", y: -0.18 },
-      xaxis: { title: { text: plainText(sweep.x) }, type: isWide ? "log" : "linear" },
-      yaxis: { title: { text: plainText(sweep.y) }, ...shareEnds(targets.flatMap(([, points]) => points.map(([, , y]) => y))) },
+      xaxis: { title: { text: plainText(sweep.x) + (isWide ? ", logarithmic" : "") }, type: isWide ? "log" : "linear", ...(isWide ? {} : endsOf(targets, 1, sweep.x_is_share)) },
+      yaxis: { title: { text: plainText(sweep.y) }, ...endsOf(targets, 2, sweep.y_is_share) },
     },
   };
 }
 
-/** A share ends at 1, however much room the labels of points would like. */
-function shareEnds(values) {
-  const least = Math.min(...values);
-  if (!sweep.y_is_share || !values.length || least < 0 || Math.max(...values) > 1) return {};
+/** A share ends at 1, however much room the labels of points would like; what cannot be negative begins at 0. */
+function endsOf(targets, place, isShare) {
+  const values = targets.flatMap(([, points]) => points.map((point) => point[place]));
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  if (!values.length || least < 0) return {};
+  if (!isShare || most > 1) return { range: [0, most * 1.12 || 1] };
   const room = Math.max(0.02, (1 - least) * 0.15);
   return { range: [Math.max(0, least - room), 1 + Math.min(0.02, room / 4)] };
 }

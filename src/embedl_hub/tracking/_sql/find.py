@@ -221,37 +221,65 @@ class Finder:
         values = (*tables.values, *where.values, *order.values, limit, offset)
         return self._with_last_values(self.connection.execute(statement, values).fetchall())
 
+    def having(
+        self, query: Query, metric: str, *, metrics: Sequence[str], params: Sequence[str], limit: int
+    ) -> list[tuple[object, Run]]:
+        """Return the newest runs that have a metric, each behind its key, with these values only."""
+        search = self._search(query)
+        own = _Sql("own.name = ? AND own.latest = 1 AND own.value IS NOT NULL", (metric,))
+        if search.start is _RUN and self._is_rare(own):
+            few = _Sql(f"(SELECT own.run FROM metric AS own WHERE {own.text}) AS having_it CROSS JOIN run", own.values)  # noqa: S608 - our own words
+            search = _Search(few, (*search.conditions, _Sql("run.key = having_it.run")))
+        else:
+            search = search.also(self._sql(Not(missing(Field("metrics", metric)))))
+        tables = _together(" CROSS JOIN ", [search.start, _PROJECT], bare=True)
+        where = _joined([_Sql("project.key = run.project"), *search.conditions])
+        statement = f"""SELECT {RUN_COLUMNS} FROM {tables.text} WHERE {where.text} ORDER BY run.id DESC LIMIT ?"""  # noqa: S608 - our own words
+        rows = self.connection.execute(statement, (*tables.values, *where.values, limit)).fetchall()
+        runs = self._with_last_values(rows, params=params, metrics=metrics)
+        return [(row[0], run) for row, run in zip(rows, runs, strict=True)]
+
+    def _is_rare(self, own: _Sql) -> bool:
+        counting = f"SELECT count(*) FROM (SELECT 1 FROM metric AS own WHERE {own.text} LIMIT {_RARE}) AS few"  # noqa: S608 - our own words
+        return int(self.connection.execute(counting, own.values).fetchone()[0]) < _RARE
+
     def tagged(
         self, name: str, tag_values: Iterable[str], *, params: Sequence[str], projects: tuple[str, ...] | None
     ) -> list[Run]:
         """Return the runs whose tag has one of some values, oldest first, with these parameters only."""
         rows: list[tuple[object, ...]] = []
         in_sight = _joined([] if projects is None else [_of_projects(projects)])
-        for group, marks in _in_groups(list(tag_values)):
+        for group, marks in in_groups(list(tag_values)):
             statement = f"""SELECT {RUN_COLUMNS} FROM tag AS own CROSS JOIN run CROSS JOIN project
                 WHERE own.name = ? AND own.value IN ({marks}) AND length(own.value) <= {LONGEST_INDEXED}
                 AND run.key = own.run AND project.key = run.project AND {in_sight.text}"""  # noqa: S608 - our own words
             rows += self.connection.execute(statement, (name, *group, *in_sight.values)).fetchall()
         return self._with_last_values(sorted(rows, key=lambda row: str(row[1])), params=params)
 
-    def _with_last_values(self, rows: list[tuple[object, ...]], *, params: Sequence[str] | None = None) -> list[Run]:
-        only, names = "", tuple(params or ())
-        if params is not None:
-            only = f" AND name IN ({', '.join('?' * len(names)) or 'NULL'})"
+    def _with_last_values(
+        self,
+        rows: list[tuple[object, ...]],
+        *,
+        params: Sequence[str] | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> list[Run]:
+        """Return the runs of rows with their values; of parameters and metrics perhaps only those named."""
+        only_params, only_metrics = _only(params), _only(metrics)
         found: dict[object, dict[str, LoggedParam]] = defaultdict(dict)
-        metrics: dict[object, list[LoggedMetric]] = defaultdict(list)
+        logged: dict[object, list[LoggedMetric]] = defaultdict(list)
         tags: dict[object, dict[str, str]] = defaultdict(dict)
         ask = self.connection.execute
-        for keys, marks in _in_groups([row[0] for row in rows]):
-            statement = f"SELECT run, name, value FROM param WHERE run IN ({marks}){only}"  # noqa: S608 - question marks
-            for key, name, value in ask(statement, (*keys, *names)):
+        for keys, marks in in_groups([row[0] for row in rows]):
+            statement = f"SELECT run, name, value FROM param WHERE run IN ({marks}){only_params.text}"  # noqa: S608 - question marks
+            for key, name, value in ask(statement, (*keys, *only_params.values)):
                 found[key][name] = LoggedParam(name, json.loads(value))
-            statement = f"SELECT run, name, value, step, time_ms FROM metric WHERE run IN ({marks}) AND latest = 1"  # noqa: S608 - question marks
-            for key, name, value, step, time_ms in ask(statement, keys):
-                metrics[key].append(LoggedMetric(name, math.nan if value is None else value, step, time_ms))
+            statement = f"""SELECT run, name, value, step, time_ms FROM metric
+                WHERE run IN ({marks}) AND latest = 1{only_metrics.text}"""  # noqa: S608 - question marks
+            for key, name, value, step, time_ms in ask(statement, (*keys, *only_metrics.values)):
+                logged[key].append(LoggedMetric(name, math.nan if value is None else value, step, time_ms))
             for key, name, value in ask(f"SELECT run, name, value FROM tag WHERE run IN ({marks})", keys):  # noqa: S608 - question marks
                 tags[key][name] = value
-        return [run_of(row, params=found[row[0]], metrics=tuple(metrics[row[0]]), tags=tags[row[0]]) for row in rows]
+        return [run_of(row, params=found[row[0]], metrics=tuple(logged[row[0]]), tags=tags[row[0]]) for row in rows]
 
     def _few(self, part: Condition) -> _Sql | None:
         """Return a query for the runs that meet a condition, when it is an equality that few runs meet."""
@@ -377,6 +405,13 @@ def _item(of: Field, more: str) -> str:
     return f"EXISTS (SELECT 1 FROM {of.group[:-1]} AS item WHERE item.run = run.key AND item.name = ?{more})"  # noqa: S608 - our own tables
 
 
+def _only(names: Sequence[str] | None) -> _Sql:
+    """Return the condition for these names only; none for all."""
+    if names is None:
+        return _Sql("")
+    return _Sql(f" AND name IN ({', '.join('?' * len(names)) or 'NULL'})", tuple(names))
+
+
 def _spellings(of: Field, value: Literal) -> tuple[str, ...]:
     """Return how a value may stand in its column: a parameter as JSON, a tag as text."""
     if isinstance(value, float):
@@ -431,7 +466,8 @@ def _together(word: str, parts: Sequence[_Sql], *, bare: bool = False) -> _Sql:
     return _Sql(text if bare else f"({text})", tuple(value for part in parts for value in part.values))
 
 
-def _in_groups(keys: Sequence[object]) -> Iterator[tuple[tuple[object, ...], str]]:
+def in_groups(keys: Sequence[object]) -> Iterator[tuple[tuple[object, ...], str]]:
+    """Yield keys in groups that one statement can take, each with its question marks."""
     for start in range(0, len(keys), _VARIABLES):
         group = tuple(keys[start : start + _VARIABLES])
         yield group, ", ".join("?" * len(group))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedl_hub.errors import TrackingError
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._models import LoggedArtifact, LoggedMetric, LoggedParam, Run, RunStatus
-from embedl_hub.tracking._sql.find import RUN_COLUMNS, run_of
+from embedl_hub.tracking._sql.find import RUN_COLUMNS, in_groups, run_of
 from embedl_hub.tracking._sql.migrations import LONGEST_INDEXED
 
 if TYPE_CHECKING:
@@ -283,6 +283,25 @@ def with_values(connection: Connection, row: tuple[object, ...], path_of: Callab
             for name, file_name, size, sha256, is_folder in artifacts
         },
     )
+
+
+def with_artifacts(
+    connection: Connection, runs: Sequence[tuple[object, Run]], names: Sequence[str],
+    path_of: Callable[[str, str, str], Path],
+) -> list[Run]:  # fmt: skip
+    """Return runs, each given behind its key, with those of their artifacts that are named."""
+    found: dict[object, dict[str, LoggedArtifact]] = {key: {} for key, _ in runs}
+    ids = {key: run.id for key, run in runs}
+    named = ", ".join("?" * len(names)) or "NULL"
+    for keys, marks in in_groups([key for key, _ in runs]):
+        statement = f"""SELECT run, name, file_name, size_bytes, sha256, is_folder FROM artifact
+            WHERE run IN ({marks}) AND name IN ({named})"""  # noqa: S608 - question marks
+        for key, name, file_name, size, sha256, is_folder in connection.execute(statement, (*keys, *names)):
+            place = path_of(ids[key], name, file_name)
+            found[key][name] = LoggedArtifact(
+                name, file_name, size, sha256, bool(is_folder), ids[key], local_path=place
+            )
+    return [replace(run, artifacts=found[key]) for key, run in runs]
 
 
 def relatives(connection: Connection, run_id: str, most: int) -> tuple[list[str], list[str], list[str], list[str]]:

@@ -77,7 +77,7 @@ def test_the_carried_program_is_one_small_file_that_never_changes() -> None:
     [
         ({"embedl_onnxruntime_path": "no-such-program", "python_path": "no-such-python"}, "has no 'no-such-python'"),
         ({"embedl_onnxruntime_path": "/bin/echo"}, "). Is another program of that name installed there?"),
-        ({"embedl_onnxruntime_path": "/bin/false"}, "The device program failed during compile on device 'board'"),
+        ({"embedl_onnxruntime_path": "/bin/false"}, "embedl-onnxruntime compile failed on device 'board'"),
         ({"cli_args": ("--no-such-flag",)}, "unrecognized arguments: --no-such-flag"),
         ({"execution_providers": ("CUDAExecutionProvider",)}, "has no CUDAExecutionProvider; it has:"),
         ({"timeout_s": 0.05}, "stopped at its time limit of 0.05 s"),
