@@ -255,7 +255,8 @@ def cover(name: str, part: int, draws: int, per_draw: int = 10) -> dict[str, Any
             for half in torch.split(drawn, CALIBRATED)
         )
         form = QuantConfig().activation.format(symmetric=quantization_of(placed).symmetric)
-        settled = {each.name for each in stability(groups, QuantConfig().activation, form).changes if each.is_settled}
+        scales = stability(groups, QuantConfig().activation, form, {})
+        settled = {each.name for each in scales.changes if each.is_settled}
         changes.append(_changed(merged(groups), merged([*groups, *more]), settled, signed=form.signed))
         answers: dict[str, list[torch.Tensor]] = {"accuracy": [], "SQNR": []}
         for calibration in (merged(groups), *redrawn(groups, CALIBRATIONS)):
