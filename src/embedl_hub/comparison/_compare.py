@@ -197,8 +197,12 @@ def _compared(run: Run, missing: str | None) -> ComparedRun:
     )  # fmt: skip
 
 
+# What a run found, and when it held its device: no two runs have the same.
+_NO_SETTINGS = frozenset({"verdict", "verdict_reason", "goal", "$claimed"})
+
+
 def _differing_params(runs: Sequence[Run]) -> tuple[FactRow, ...]:
-    names = sorted({name for run in runs for name in run.params if name not in {"verdict", "verdict_reason", "goal"}})
+    names = sorted({name for run in runs for name in run.params if name not in _NO_SETTINGS})
     rows = [FactRow(name, tuple(_text(_param(run, name)) for run in runs)) for name in names]
     return tuple(row for row in rows if row.differs or (row.is_partly_unknown and not row.name.startswith("$")))
 

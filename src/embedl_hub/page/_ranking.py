@@ -168,8 +168,13 @@ def _turns(paired: Sequence[Ranking]) -> dict[tuple[str, str, str, str], bool]:
     """Return whether neighbors that were measured in turns are told apart, by model, target and both options."""
     found = {}
     for ranking in paired:
-        for fast, slow in zip(ranking.options, ranking.options[1:], strict=False):
-            found[ranking.model, ranking.target, fast.option, slow.option] = bool(fast.is_significant)
+        for first, fast in enumerate(ranking.options):
+            for last, slow in enumerate(ranking.options[first + 1 :], first + 1):
+                # Whoever is shown to be faster than one is faster than all behind that one.
+                apart = any(each.is_significant for each in ranking.options[first:last])
+                found[ranking.model, ranking.target, fast.option, slow.option] = apart
+                # Single profiles that put them the other way around are told nothing by that.
+                found[ranking.model, ranking.target, slow.option, fast.option] = False
     return found
 
 

@@ -32,8 +32,8 @@ _NEWEST = 100
 _MOST_READ = 200  # so many profiles are opened for their intervals
 # Classes of the style sheet: no page may carry colors of its own.
 _SHADES = 9
-_WIDE = 20.0
-_TELLING = 1.5  # so many times the best is as dark as can be; a smaller gap is not drawn larger than it is
+# So many times the best is dark, and darkest; a smaller gap is not drawn larger than it is.
+_DARK, _DARKEST = 1.5, 3.0
 _SHARES = frozenset({"accuracy", "top1_agreement", "cosine", "calibration_cosine"})
 
 
@@ -196,25 +196,23 @@ def _rows(matrix: Matrix, choice: Choice) -> Iterator[tuple[str, tuple[Shade, ..
 
 
 def _shades(values: Sequence[float | None], among: Sequence[float | None], *, is_more: bool) -> list[int | None]:
-    """Return the color of each value, by where it lies among others; over a wide range by its order of magnitude."""
+    """Return the color of each value by how many times the best it is, the same wherever it stands.
+
+    Of values that are not all above 0, by where they lie between the best and the worst.
+    """
     known_values = [value for value in among if value is not None and math.isfinite(value)]
     if not known_values:
         return [None] * len(values)
     low, high = min(known_values), max(known_values)
-    by_magnitude = low > 0 and high / low > _WIDE
-    depth = min(1.0, (high / low - 1) / (_TELLING - 1)) if low > 0 else 1.0
-
-    def place(value: float) -> float:
-        if high == low:
-            return 0.0
-        if by_magnitude:
-            return math.log(value / low) / math.log(high / low)
-        return (value - low) / (high - low)
 
     def shade(value: float | None) -> int | None:
         if value is None or not math.isfinite(value):
             return None
-        share = 1 - place(value) if is_more and high != low else place(value)
-        return min(_SHADES - 1, int(share * depth * _SHADES))
+        if low > 0:
+            ratio = high / value if is_more else value / low
+            return min(_SHADES - 3, int((ratio - 1) / (_DARK - 1) * (_SHADES - 3))) if ratio < _DARK else (
+                _SHADES - 2 if ratio < _DARKEST else _SHADES - 1)  # fmt: skip
+        place = 0.0 if high == low else (high - value if is_more else value - low) / (high - low)
+        return min(_SHADES - 1, int(place * _SHADES))
 
     return list(map(shade, values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from embedl_device.statistics import Verdict
 from embedl_hub.fleet import CellState, Matrix, MatrixCell, RankedOption, Ranking
 from embedl_hub.page._ranking import Place, standings_of
+from embedl_hub.page._sweeps import _shades
 
 
 def _cell(option: str, metrics: dict[str, float], state: CellState = CellState.DONE, reason: str = "") -> MatrixCell:
@@ -66,6 +67,19 @@ def test_what_was_measured_in_turns_is_told_by_that() -> None:
 
     assert [place.told_by for place in _ranked(*close, paired=turns(is_significant=True))] == ["", "in turns"]
     assert [place.number for place in _ranked(*apart, paired=turns(is_significant=False))] == [1, 1]
+    turned = [_cell(name, {"latency_median": value}) for name, value in (("b", 1.0), ("a", 1.5))]
+    places = _ranked(*turned, paired=turns(is_significant=True))
+    assert [place.number for place in places] == [1, 1]
+    assert places[1].tied_in_turns
+
+
+def test_a_color_tells_how_many_times_the_best() -> None:
+    """The same in every row: a gap of a tenth is never as dark as one of a half, whatever else is in the row."""
+    assert _shades([1.0, 1.1, 1.5, 2.0, 9.0], [1.0, 9.0], is_more=False) == [0, 1, 7, 7, 8]
+    assert _shades([1.0, 1.1], [1.0, 1.1], is_more=False) == [0, 1]
+    assert _shades([0.9, 0.8, None], [0.9, 0.8], is_more=True) == [0, 1, None]
+    assert _shades([-1.0, 0.0, 1.0], [-1.0, 1.0], is_more=False) == [0, 4, 8]
+    assert _shades([None], [None], is_more=False) == [None]
 
 
 def test_what_cannot_be_used_comes_last_with_the_reason() -> None:
