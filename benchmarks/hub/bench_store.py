@@ -521,7 +521,8 @@ def _value_figures(data: dict[str, Any]) -> list[Figure]:
     ours = data["survivors"][OURS]
     for name, left in data["survivors"].items():
         if name not in {OURS, OURS_DURABLE}:
-            made.append(declared(f"left of {SINGLE} values, logged one by one, after a kill", "", ours, 0, name, left))
+            what = f"left of {SINGLE} values, logged one by one, after a kill, against {name}"
+            made.append(declared(what, "", ours, 0, name, left))
     return [*made, declared("acknowledged values that a kill took from ours", "", SINGLE - ours, 0).at_most(0)]
 
 
