@@ -72,7 +72,7 @@ class FusedConvBN(_FusedConv):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        return _then(self.act, self._convolve(value))
+        return self.finish(self.act, self._convolve(value))
 
 
 class FusedConvBNReLU(FusedConvBN):
@@ -88,7 +88,7 @@ class FusedConvBNReLUMaxPool(FusedConvBN):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        return _then(self.pool, super().forward(value))
+        return _then(self.pool, _then(self.act, self._convolve(value)))
 
     def quantize(self, spec: QuantSpec) -> None:
         """Quantize the weights; the range before the pooling is kept."""
@@ -113,7 +113,7 @@ class FusedConvBNAdd(_FusedConv):
 
     def forward(self, value: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        return _then(self.act, self._convolve(value) + residual)
+        return self.finish(self.act, self._convolve(value), residual)
 
 
 class FusedConvBNAddReLU(FusedConvBNAdd):
@@ -135,7 +135,7 @@ class FusedAddReLU(ElementwiseModule):
 
     def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Add, then activate."""
-        return _then(self.act, one + other)
+        return self.finish(self.act, one, other)
 
     def on_integers(
         self, values: Sequence[torch.Tensor], inputs: Sequence[kernels.Scale], output: kernels.Scale
