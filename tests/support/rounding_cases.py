@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from embedl_deploy.nn.number import NumberFormat, Precision
-from embedl_deploy.nn.rounding import REFERENCE, Implementation, Norm, RowGradients, RowWeight
+from embedl_deploy.nn.rounding import REFERENCE, Implementation, Norm, RowGradients, RowWeight, Unfinished
 
 _DTYPES = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float16)
 _FORMS = [NumberFormat(precision, signed) for precision in list(Precision)[:3] for signed in (True, False)]
@@ -112,12 +112,45 @@ def _value_case(
         seen.append((bounds[1, 0].amin(), bounds[1, 1].amax(), samples))
     for here, there in zip(*seen, strict=True):
         found.same("seen", here, there)
+    if by.see_finished is not None:
+        _finish_case(found, by, flat, chance, generator)
     value = value.nan_to_num(0.0, 1.0, -1.0)
     _count_case(found, by, value.contiguous().reshape(-1), chance)
     learned = chance.random() < 0.5
     rest = (grad, value, scale, point, form, learned)
     for given, wanted in zip(by.value_gradients(*rest), REFERENCE.value_gradients(*rest), strict=True):
         found.near(given, wanted)
+
+
+def _finish_case(
+    found: Apart, by: Implementation, value: torch.Tensor, chance: random.Random, generator: torch.Generator
+) -> None:
+    assert by.see_finished is not None
+
+    def drawn(shape: torch.Size) -> torch.Tensor | None:
+        made = torch.randn(shape, generator=generator).to(value.dtype).to(value.device)
+        return made if chance.random() < 0.6 else None
+
+    bias = drawn(value.shape[1:2]) if value.ndim > 1 else None
+    other, top = drawn(value.shape), chance.choice((None, math.inf, 6.0))
+    total = value if bias is None else value + bias.reshape(-1, *[1] * (value.ndim - 2))
+    total = total if other is None else total + other
+    wanted = total if top is None else total.clamp(0.0, top)
+    step = chance.choice((1, 2, 7))
+    first, place = min(step // 2, value.numel() - 1), chance.randint(0, 9)
+    seen = []
+    for one in (by, REFERENCE):
+        bounds = torch.empty(3, 2, one.parts, device=value.device)
+        samples = torch.zeros(value.numel() + 9, device=value.device)
+        if one is by:
+            result = torch.empty_like(value)
+            by.see_finished(Unfinished(value, bias, other, top), result, first, step, bounds, 1, samples, place)
+            found.same("finished", result, wanted)
+        else:
+            one.see(wanted, first, step, bounds, 1, samples, place)
+        seen.append((bounds[1, 0].amin(), bounds[1, 1].amax(), samples))
+    for here, there in zip(*seen, strict=True):
+        found.same("seen finished", here, there)
 
 
 def _weight_case(
@@ -193,5 +226,5 @@ def _count_case(found: Apart, by: Implementation, value: torch.Tensor, chance: r
     exponents = [top - 11, top - 10]
     rows = [chance.randrange(2) for _ in lengths]
     starts = [0, lengths[0]][: len(lengths)]
-    both = (one.counted(value, starts, lengths, rows, exponents, 2048) for one in (by, REFERENCE))
+    both = (one.counted(value, starts, lengths, rows, exponents, 2048).long() for one in (by, REFERENCE))
     found.same("counts", *both)

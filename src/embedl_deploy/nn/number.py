@@ -57,6 +57,11 @@ class NumberFormat:
     signed: bool = True
 
     @property
+    def borders(self) -> tuple[float, float]:
+        """The smallest and the largest code."""
+        return _BORDERS[self.precision.value, self.signed]
+
+    @property
     def low(self) -> float:
         """The smallest code (the smallest value for FP8)."""
         return _BORDERS[self.precision.value, self.signed][0]

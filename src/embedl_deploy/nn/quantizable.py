@@ -89,11 +89,12 @@ class QuantizableModule(nn.Module):
     behind: tuple[QuantStub, ...] = ()
 
     def finish(self, act: nn.Module | None, value: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-        """Add, then activate; with the rounding that follows where that is one step."""
+        """Add, then activate; with the rounding or the look at it that follows where that is one step."""
         if self.behind and not self._forward_hooks:
-            rounded = self.behind[0].round_after(act, value, other)
-            if rounded is not None:
-                return rounded
+            stub = self.behind[0]
+            done = stub.round_after(act, value, other) if stub.observer is None else stub.see_after(act, value, other)
+            if done is not None:
+                return done
         if other is not None:
             value = value + other
         result: torch.Tensor = value if act is None else act(value)

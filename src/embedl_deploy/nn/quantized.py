@@ -99,13 +99,18 @@ class QuantizedLayer(nn.Module):
 
     def _result(self, value: torch.Tensor) -> torch.Tensor:
         weight, bias = self.folded()
-        if self.held is not None and (self.weight_quantizer is None or self.weight_quantizer.mode is Mode.FLOAT):
+        if self.held is not None and self.passes_weight:
             return self.run(value, weight, bias)
         exact = None if self.training else self._exact(value, weight, bias)
         if exact is not None and not _needs_gradient(value, weight, bias):
             return exact
         smooth = self._run(value, self._rounded(weight), bias)
         return smooth if exact is None else kernels.stand_in(smooth, exact)
+
+    @property
+    def passes_weight(self) -> bool:
+        """Whether its weight is not rounded now."""
+        return self.weight_quantizer is None or self.weight_quantizer.mode is Mode.FLOAT
 
     def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
         if self.weight_quantizer is None:
@@ -215,7 +220,7 @@ class QuantizedConv(QuantizedLayer):
     @property
     def source(self) -> Any:
         """The convolution."""
-        return self.conv
+        return self._modules["conv"]  # past `nn.Module.__getattr__`: a step asks hundreds of times
 
     @property
     def bias_holder(self) -> Any:
@@ -225,7 +230,7 @@ class QuantizedConv(QuantizedLayer):
     @property
     def transposed(self) -> bool:
         """Whether the convolution is a transposed one."""
-        return isinstance(self.conv, _TRANSPOSED)
+        return isinstance(self._modules["conv"], _TRANSPOSED)
 
     @property
     def reads_channels_apart(self) -> bool:
@@ -293,18 +298,20 @@ class QuantizedConv(QuantizedLayer):
     def _train(self, value: torch.Tensor) -> torch.Tensor:
         """Convolve with the weights export will have, then normalize by the batch's own statistics."""
         bn: Any = self.bn
-        quantizer, weight = self.weight_quantizer, self.source.weight
+        source = self.source
         # The rounded weight is divided back, not the result: the same sum, on a far smaller tensor.
         ahead = None if self.together is None else self.together.take(self)
         if ahead is not None:
-            weight = ahead
-        elif quantizer is not None and quantizer.by_row:
+            ready: torch.Tensor = bn(self._run(value, ahead, source.bias))
+            return ready
+        quantizer, weight = self.weight_quantizer, source.weight
+        if quantizer is not None and quantizer.by_row:
             weight = quantizer(weight, Norm(bn.weight, bn.running_var, bn.eps))
         elif quantizer is not None:
             # A channel that batch norm multiplies with zero cannot be divided back; it stays zero whatever its weights.
             spread = self._spread(norm_factor(None, self._factor()))
             weight = quantizer(weight * spread) / spread
-        normal: torch.Tensor = bn(self._run(value, weight, self.source.bias))
+        normal: torch.Tensor = bn(self._run(value, weight, source.bias))
         return normal
 
     def run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

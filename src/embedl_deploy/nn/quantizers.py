@@ -18,6 +18,7 @@ from embedl_deploy.nn.rounding import (
     SMALLEST_SCALE,
     Norm,
     RowWeight,
+    Unfinished,
     fake_quantize,
     fake_quantize_after,
     fake_quantize_rows,
@@ -26,6 +27,7 @@ from embedl_deploy.nn.rounding import (
 )
 
 Observer = Callable[["QuantStub", torch.Tensor], None]
+"""What looks at the values of stubs; with a method `finish`, as in `QuantStub.see_after`, it does more meanwhile."""
 
 
 class Mode(enum.Enum):
@@ -87,6 +89,7 @@ class Quantizer(nn.Module):
 
 
 _ROUNDED_BY = "_edgeproof_rounded_by"
+_SEEN_BY = "_edgeproof_seen_by"
 _TOPS: dict[type[nn.Module], float] = {nn.ReLU: math.inf, nn.ReLU6: 6.0}
 
 
@@ -144,7 +147,7 @@ class QuantStub(Quantizer):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Pass on, watch or quantize."""
-        if self.observer is not None:
+        if self.observer is not None and getattr(value, _SEEN_BY, None) is not self:
             self.observer(self, value)
         if self.mode is Mode.FLOAT or not value.is_floating_point() or getattr(value, _ROUNDED_BY, None) is self:
             return value
@@ -162,7 +165,7 @@ class QuantStub(Quantizer):
         `None` where that is more than one step: in eval mode, for a learned scale, another activation, under a compiler
         (which makes one step of them by itself), and where somebody's hook wants to see the value in between.
         """
-        if not self.training or self.mode is Mode.FLOAT or self.observer is not None or torch.compiler.is_compiling():
+        if not self.training or self.mode is Mode.FLOAT or torch.compiler.is_compiling():
             return None
         top = None if act is None else _TOPS.get(type(act), 0.0)
         scale = self.scale
@@ -175,6 +178,30 @@ class QuantStub(Quantizer):
         rounded = fake_quantize_after(other, top, value, scale, self.zero_point, self.form)
         setattr(rounded, _ROUNDED_BY, self)
         return rounded
+
+    def see_after(
+        self,
+        act: nn.Module | None,
+        value: torch.Tensor,
+        other: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """Add, activate and show to the observer in one step, as `round_after` rounds; `None` where that is more."""
+        top = None if act is None else _TOPS.get(type(act), 0.0)
+        if top == 0.0 or (act is not None and act._forward_hooks) or torch.is_grad_enabled():
+            return None
+        finish = getattr(self.observer, "finish", None)
+        if finish is None:
+            return None
+        found: torch.Tensor | None = finish(self, Unfinished(value, bias, other, top))
+        if found is not None:
+            setattr(found, _SEEN_BY, self)
+        return found
+
+    @property
+    def finishes(self) -> bool:
+        """Whether its observer can do what is left to do with a value."""
+        return self.observer is not None and hasattr(self.observer, "finish")
 
     def get_extra_state(self) -> _State:
         """Save what is no tensor."""
@@ -340,14 +367,15 @@ class WeightQuantizer(Quantizer):
 
     def row_weight(self, weight: torch.Tensor, norm: Norm | None) -> RowWeight | None:
         """Return what can be rounded together with other weights; `None` where `forward` does more than that."""
-        scale = self.scale
-        if (
-            self.mode is Mode.FLOAT or not (self.training and self.follows and self.by_row) or self.fitted is not None
-            or isinstance(scale, nn.Parameter) or scale.shape != weight.shape[:1] or scale.device != weight.device
-            or self._forward_hooks or self._forward_pre_hooks
-        ):  # fmt: skip
+        if self.mode is Mode.FLOAT or not (self.training and self.follows) or self.axis != 0 or self.block:
             return None
-        return RowWeight(weight, norm, self.ratio, self.form, scale)
+        # A buffer, so not learned.
+        scale, ratio, fitted = (self._buffers.get(name) for name in ("scale", "ratio", "fitted"))
+        if scale is None or ratio is None or fitted is not None or self._forward_hooks or self._forward_pre_hooks:
+            return None
+        if ratio.ndim != 1 or scale.shape != ratio.shape or scale.device != weight.device:
+            return None
+        return RowWeight(weight, norm, ratio, self.form, scale)
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
         """Quantize and dequantize, whatever the mode."""

@@ -53,6 +53,16 @@ class RowWeight:
     copy: torch.Tensor  # where the scales that were used are noted
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """A contiguous value, and what happens to it before it is seen."""
+
+    value: torch.Tensor
+    bias: torch.Tensor | None  # added to every channel, which are dimension 1
+    other: torch.Tensor | None  # then added; of the same shape and type
+    top: float | None  # then cut at zero and here, as in `Implementation.masked_values`
+
+
 Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 RowsOf = Callable[
     [torch.Tensor, Norm | None, torch.Tensor | None, torch.Tensor, NumberFormat, torch.Tensor | None], Rows
@@ -117,6 +127,15 @@ class Implementation:
     """
     parts: int
     """How many parts that are."""
+    see_finished: (
+        Callable[
+            [Unfinished, torch.Tensor, int, int, torch.Tensor, int, torch.Tensor, int],
+            None,
+        ]
+        | None
+    )
+    """(what is left to do, result, …): do it, write the result, and note of it what `see` notes; `None` where that is
+    no faster than one after the other."""
     counted: Callable[[torch.Tensor, list[int], list[int], list[int], list[int], int], torch.Tensor]
     """(samples, where each begins, their lengths, the row of each, exponents of rows, half of the bins): counts."""
 
@@ -340,7 +359,7 @@ def _counted(
 REFERENCE = Implementation(
     "reference", _values, _masked_values, _inside_gradients, _value_gradients, _rows, _row_gradients,
     functools.partial(rows_one_by_one, _rows), functools.partial(gradients_one_by_one, _row_gradients), _see, 1,
-    _counted,
+    None, _counted,
 )  # fmt: skip
 
 
@@ -424,6 +443,16 @@ class _Masked(torch.autograd.Function):
         (inside,) = ctx.saved_tensors
         found = ctx.by.inside_gradients(grads[0], inside, ctx.layout)
         return found, found if ctx.needs_input_grad[1] else None, None, None, None, None, None
+
+
+# Past the wrapper that `torch.func` needs and nothing else does: it takes as long as a launch.
+_apply_masked: Any = super(torch.autograd.Function, _Masked).apply
+
+
+def _masked(*args: Any) -> Any:
+    if torch._C._are_functorch_transforms_active():
+        return _Masked.apply(*args)  # type: ignore[no-untyped-call]
+    return _apply_masked(*args)
 
 
 class _Rows(torch.autograd.Function):
@@ -534,7 +563,7 @@ def fake_quantize(
         return _traced(value, scale, zero_point, form)
     # Where who made the value keeps it for its own backward pass, as a softmax does, keeping it here too is free.
     if not (learned or hasattr(value.grad_fn, "_saved_result")):
-        masked: torch.Tensor = _Masked.apply(value, None, scale, zero_point, form, by, None)  # type: ignore[no-untyped-call]
+        masked: torch.Tensor = _masked(value, None, scale, zero_point, form, by, None)
         return masked
     result: torch.Tensor = _Values.apply(value, scale, zero_point, form, by)  # type: ignore[no-untyped-call]
     setattr(result, _SOURCE, (by, value, scale, zero_point, form))
@@ -560,7 +589,7 @@ def fake_quantize_after(
         form: The number format.
     """
     by = implementation_for(value, form)
-    rounded: torch.Tensor = _Masked.apply(value, other, scale, zero_point, form, by, top)  # type: ignore[no-untyped-call]
+    rounded: torch.Tensor = _masked(value, other, scale, zero_point, form, by, top)
     return rounded
 
 

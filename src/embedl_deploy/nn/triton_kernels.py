@@ -22,6 +22,7 @@ from embedl_deploy.nn.rounding import (
     RowGradients,
     Rows,
     RowWeight,
+    Unfinished,
     damping,
     gradients_one_by_one,
     is_dense,
@@ -237,6 +238,62 @@ def _watch(  # type: ignore[no-untyped-def]
         tl.store(kept + kept_at + number, tl.load(x + first + number * step, mask=wanted), mask=wanted)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _finished(  # type: ignore[no-untyped-def]
+    x, other, bias, place, plane, here, channels, top, ADDS: tl.constexpr, BIAS: tl.constexpr, CUTS: tl.constexpr
+):
+    value = tl.load(x + place, mask=here, other=0.0).to(tl.float32)
+    if BIAS:
+        value = value + tl.load(bias + plane % channels, mask=here, other=0.0).to(tl.float32)
+        value = value.to(x.dtype.element_ty).to(tl.float32)
+    if ADDS:
+        value = value + tl.load(other + place, mask=here, other=0.0).to(tl.float32)
+        value = value.to(x.dtype.element_ty).to(tl.float32)
+    if CUTS:
+        # Whatever is no number stays none.
+        value = tl.where(value <= 0.0, 0.0, tl.where(value >= top, top, value))
+    return value
+
+
+@triton.jit(  # type: ignore[untyped-decorator]
+    do_not_specialize=["first", "step", "kept_count", "kept_at", "slot", "channels"],
+    do_not_specialize_on_alignment=["bounds", "kept", "bias"],
+)
+def _finish_and_watch(  # type: ignore[no-untyped-def]
+    x, other, bias, y, bounds, kept, count, inner, channels, top, first, step, kept_count, kept_at, slot,
+    ADDS: tl.constexpr, BIAS: tl.constexpr, CUTS: tl.constexpr, WATCHERS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    # In rows of one channel each: its number is found once a row, not once an element.
+    watcher = tl.program_id(0)
+    planes = tl.cdiv(count, inner)
+    across = tl.cdiv(inner, COLUMNS)
+    lows = tl.full([ROWS, COLUMNS], float("inf"), tl.float32)
+    highs = tl.full([ROWS, COLUMNS], float("-inf"), tl.float32)
+    odd = tl.zeros([ROWS, COLUMNS], tl.int32)
+    for block in range(watcher, tl.cdiv(planes, ROWS) * across, WATCHERS):
+        plane = (block // across) * ROWS + tl.arange(0, ROWS)[:, None]
+        column = (block % across) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+        place = plane * inner + column
+        here = (plane < planes) & (column < inner) & (place < count)
+        value = _finished(x, other, bias, place, plane, here, channels, top, ADDS, BIAS, CUTS)
+        tl.store(y + place, value.to(y.dtype.element_ty), mask=here)
+        lows = tl.minimum(lows, tl.where(here, value, float("inf")))
+        highs = tl.maximum(highs, tl.where(here, value, float("-inf")))
+        odd |= (here & (value != value)).to(tl.int32)
+    least, most = tl.min(tl.min(lows, 1), 0), tl.max(tl.max(highs, 1), 0)
+    strange = tl.max(tl.max(odd, 1), 0) > 0
+    bounds += slot * (2 * WATCHERS)
+    tl.store(bounds + watcher, tl.where(strange, float("nan"), least))
+    tl.store(bounds + WATCHERS + watcher, tl.where(strange, float("nan"), most))
+    for block in range(watcher, tl.cdiv(kept_count, FEW), WATCHERS):
+        number = block * FEW + tl.arange(0, FEW)
+        wanted = number < kept_count
+        place = first + number * step
+        value = _finished(x, other, bias, place, place // inner, wanted, channels, top, ADDS, BIAS, CUTS)
+        tl.store(kept + kept_at + number, value.to(kept.dtype.element_ty), mask=wanted)
+
+
 @triton.jit(do_not_specialize_on_alignment=["x", "table", "counts"])  # type: ignore[untyped-decorator]
 def _count_bins(x, table, counts, parts, HALF: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     part = tl.program_id(0)
@@ -250,8 +307,8 @@ def _count_bins(x, table, counts, parts, HALF: tl.constexpr, BLOCK: tl.constexpr
         bins = tl.floor(value * factor).to(tl.int64) + HALF
         # Half of what follows a ReLU is zero: all of it waiting for one address would take longer than the rest.
         middle = here & (bins == HALF)
-        tl.atomic_add(counts + row * (2 * HALF) + HALF, tl.sum(middle.to(tl.int64), 0))
-        ones = tl.full([BLOCK], 1, tl.int64)
+        tl.atomic_add(counts + row * (2 * HALF) + HALF, tl.sum(middle.to(tl.int32), 0))
+        ones = tl.full([BLOCK], 1, tl.int32)
         tl.atomic_add(counts + row * (2 * HALF) + bins, ones, mask=here & (bins != HALF))
 
 
@@ -303,7 +360,7 @@ def _values(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, 
         value = value.contiguous()
     result, count, at = torch.empty_like(value), value.numel(), value.data_ptr()
     key = (value.get_device(), 0, value.dtype, scale.dtype, zero_point.dtype, at & 15, count & 15, count == 1)
-    rest = (count, form.low, form.high, 0.0, False, False, False, _BLOCK)
+    rest = (count, *form.borders, 0.0, False, False, False, _BLOCK)
     _launch(_round_values, key, -(-count // _BLOCK), (value, None, result, None, scale, zero_point), rest, 8)
     return result
 
@@ -326,7 +383,7 @@ def _masked_values(
     bits = torch.empty((count + 7) // 8, dtype=torch.uint8, device=value.device)
     aligned = (value.data_ptr() & 15, 0 if other is None else other.data_ptr() & 15, count & 15, count == 1)
     key = (device, 1, adds, cuts, value.dtype, scale.dtype, zero_point.dtype, *aligned)
-    borders = form.low, form.high, top if cuts else 0.0
+    borders = *form.borders, top if cuts else 0.0
     tensors = (value, other, result, bits, scale, zero_point)
     _launch(_round_values, key, -(-count // _BLOCK), tensors, (count, *borders, adds, cuts, True, _BLOCK), 8)
     return result, bits
@@ -648,13 +705,36 @@ def _see(
     _launch(_watch, key, _WATCHERS, (value, bounds, samples), rest, 8)
 
 
+def _see_finished(
+    left: Unfinished,
+    result: torch.Tensor,
+    first: int,
+    step: int,
+    bounds: torch.Tensor,
+    slot: int,
+    samples: torch.Tensor,
+    place: int,
+) -> None:
+    value, bias, other, top = left.value, left.bias, left.other, left.top
+    count = value.numel()
+    kept = -(-(count - first) // step)
+    channels, inner = (1, 1024) if bias is None else (bias.numel(), count // (value.shape[0] * bias.numel()))
+    columns = min(_block(inner), 1024)
+    flags = (other is not None, bias is not None, top is not None, _WATCHERS, 4096 // columns, columns, 128)
+    others = (0 if other is None else other.data_ptr() & 15, None if bias is None else bias.dtype)
+    aligned = (value.data_ptr() & 15, count & 15, count == 1, inner & 15, inner == 1)
+    key = (value.get_device(), 9, value.dtype, samples.dtype, *others, *aligned, *flags[:3], columns)
+    rest = (count, inner, channels, 0.0 if top is None else top, first, step, kept, place, slot, *flags)
+    _launch(_finish_and_watch, key, _WATCHERS, (value, other, bias, result, bounds, samples), rest, 8)
+
+
 def _counted(
     samples: torch.Tensor, starts: list[int], lengths: list[int], rows: list[int], exponents: list[int], half: int
 ) -> torch.Tensor:
     factors = torch.tensor([2.0 ** -exponents[row] for row in rows], dtype=torch.float64).view(torch.int64)
     # One table: every transfer waits for the device.
     table = torch.cat([torch.tensor(starts + lengths + rows), factors]).to(samples.device)
-    counts = torch.zeros(len(exponents), 2 * half, dtype=torch.int64, device=samples.device)
+    counts = torch.zeros(len(exponents), 2 * half, dtype=torch.int32, device=samples.device)
     grid = (len(lengths), min(-(-max(lengths) // 1024), 64))
     _count_bins[grid](samples, table, counts, len(lengths), HALF=half, BLOCK=1024, num_warps=4)
     return counts
@@ -662,5 +742,6 @@ def _counted(
 
 TRITON = Implementation(
     "triton", _values, _masked_values, _inside_gradients, _gradients_of_values, _rows, _gradients_of_rows,
-    _rows_together, _gradients_together, _see, _WATCHERS, _counted,
+    _rows_together, _gradients_together, _see, _WATCHERS, _see_finished,
+    _counted,
 )  # fmt: skip

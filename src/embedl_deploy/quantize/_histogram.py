@@ -22,7 +22,7 @@ import torch
 
 from embedl_deploy.errors import CalibrationError, quoted_list
 from embedl_deploy.nn import QuantStub
-from embedl_deploy.nn.rounding import Implementation, implementation_for, is_dense
+from embedl_deploy.nn.rounding import Implementation, Unfinished, implementation_for, is_dense
 
 HALF = 2048
 SAMPLES_PER_ITEM = 1024
@@ -81,8 +81,9 @@ class Histogram:
         self._widen(exponent_for(low, high))
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.batches += len(bounds)
-        self.low_sum += _exact_sum(lows)
-        self.high_sum += _exact_sum(highs)
+        low_sum, high_sum = _exact_sum(lows), _exact_sum(highs)
+        self.low_sum = self.low_sum + low_sum if self.low_sum else low_sum
+        self.high_sum = self.high_sum + high_sum if self.high_sum else high_sum
 
     def merge(self, other: "Histogram") -> "Histogram":
         exponent = max(self.exponent, other.exponent)
@@ -136,8 +137,15 @@ class Histogram:
     __hash__ = None  # type: ignore[assignment]
 
 
+def new_histograms(names: Sequence[str]) -> dict[str, Histogram]:
+    """Return empty statistics by name, in one piece of memory."""
+    rows = torch.zeros(len(names), 2 * HALF, dtype=torch.int64)
+    return {name: Histogram(counts=row) for name, row in zip(names, rows, strict=True)}
+
+
 _PAGE = 1 << 22
-_SLOTS = 64
+_PAGE_ON_DEVICE = 1 << 24
+_SLOTS = 512
 _REMEMBERED = 4
 
 
@@ -150,8 +158,9 @@ class _Page:
     def __init__(self, place: _Place, value: torch.Tensor, by: Implementation) -> None:
         self.place = place
         self.by = by
+        self.room = _PAGE if value.device.type == "cpu" else _PAGE_ON_DEVICE
         self.bounds = torch.empty(_SLOTS, 2, by.parts, device=value.device)
-        self.samples = torch.empty(_PAGE, dtype=value.dtype, device=value.device)
+        self.samples = torch.empty(self.room, dtype=value.dtype, device=value.device)
         self.slots = 0
         self.size = 0
 
@@ -195,11 +204,40 @@ class Inbox:
         """Keep the extremes and the sample of a value, and count when much is waiting."""
         where = self._known(value)
         if where is None:
-            where = self._see(value)
-            self._recent.append(_Remembered(value.data_ptr(), value, value._version, where))
-            self._size += where[3]
+            # The sample goes by position, whatever the order in memory.
+            whole = value if value.is_contiguous() else value.contiguous()
+            where = self._see(whole, None)
+            self._remember(value, where)
+        self._note(stub, histogram, where, value)
+
+    def put_finished(self, stub: QuantStub, histogram: Histogram, left: Unfinished) -> torch.Tensor | None:
+        """Do what is left to do with a value and keep what `put` keeps; `None` where that is no single step."""
+        value, other, bias = left.value, left.other, left.bias
+        if not value.is_cuda or not value.numel() or not value.is_contiguous():
+            return None
+        if implementation_for(value).see_finished is None:
+            return None
+        if other is not None and not (
+            other.shape == value.shape and other.dtype == value.dtype and other.is_contiguous()
+        ):
+            return None
+        if bias is not None and (bias.dtype != value.dtype or value.ndim < 2 or bias.numel() != value.shape[1]):
+            return None
+        result = torch.empty_like(value)
+        where = self._see(result, left)
+        self._remember(result, where)
+        self._note(stub, histogram, where, result)
+        return result
+
+    def _remember(self, value: torch.Tensor, where: tuple[int, int, int, int]) -> None:
+        self._recent.append(_Remembered(value.data_ptr(), value, value._version, where))
+        self._size += where[3]
+
+    def _note(
+        self, stub: QuantStub, histogram: Histogram, where: tuple[int, int, int, int], value: torch.Tensor
+    ) -> None:
         self._notes.append(_Note(stub, histogram, *where))
-        if self._size > (MOST_WAITING if value.device.type == "cpu" else MOST_WAITING_ON_DEVICE):
+        if self._size > MOST_WAITING and (value.device.type == "cpu" or self._size > MOST_WAITING_ON_DEVICE):
             self.flush()
 
     def _known(self, value: torch.Tensor) -> tuple[int, int, int, int] | None:
@@ -214,21 +252,24 @@ class Inbox:
                 return seen.where
         return None
 
-    def _see(self, value: torch.Tensor) -> tuple[int, int, int, int]:
-        # The sample goes by position, whatever the order in memory.
-        value = value.contiguous()
+    def _see(self, value: torch.Tensor, left: Unfinished | None) -> tuple[int, int, int, int]:
+        """Look at a value, which is still to be written where something is left to do."""
         first, step = _positions(value)
         length = -(-(value.numel() - first) // step)
         by = implementation_for(value)
         place = value.device, value.dtype, by.name
         number = self._open.get(place)
         page = None if number is None else self._pages[number]
-        if number is None or page is None or page.slots == _SLOTS or page.size + length > _PAGE:
+        if number is None or page is None or page.slots == _SLOTS or page.size + length > page.room:
             number, page = len(self._pages), _Page(place, value, by)
             self._pages.append(page)
             self._open[place] = number
         where = number, page.slots, page.size, length
-        by.see(value, first, step, page.bounds, page.slots, page.samples, page.size)
+        if left is None:
+            by.see(value, first, step, page.bounds, page.slots, page.samples, page.size)
+        else:
+            assert by.see_finished is not None
+            by.see_finished(left, value, first, step, page.bounds, page.slots, page.samples, page.size)
         page.slots += 1
         page.size += length
         return where
@@ -255,10 +296,20 @@ class Inbox:
             histogram.refuse_infinite(stub.label, low, high, histogram.batches + len(found) + 1)
             found.append((low, high))
             counted.append((note, id(histogram)))
+        exponents = {
+            key: max(histogram.exponent, exponent_for(min(found)[0], max(high for _, high in found)))
+            for key, (histogram, found) in rows.items()
+        }
+        # A device counts while the bounds are added up here.
+        answers = [
+            _count_pages(pages, numbers, [each for each in counted if pages[each[0].page].place == place], exponents)
+            for place, numbers in _by_place(pages).items()
+        ]
         for histogram, found in rows.values():
             histogram.stretch(found)
-        for place, numbers in _by_place(pages).items():
-            _count_pages(pages, numbers, [each for each in counted if pages[each[0].page].place == place], rows)
+        for keys, counts in answers:
+            for key, row in zip(keys, counts.cpu(), strict=True):
+                rows[key][0].counts += row
 
 
 def _by_place(pages: list[_Page]) -> dict[_Place, list[int]]:
@@ -285,23 +336,21 @@ def _count_pages(
     pages: list[_Page],
     numbers: list[int],
     notes: list[tuple[_Note, int]],
-    rows: Mapping[int, tuple[Histogram, list[tuple[float, float]]]],
-) -> None:
-    """Count the samples of all pages of one device and type."""
+    exponents: Mapping[int, int],
+) -> tuple[list[int], torch.Tensor]:
+    """Count the samples of all pages of one device and type, into a row for each histogram."""
     if not notes:
-        return
+        return [], torch.empty(0, 2 * HALF)
     first, *others = (pages[number] for number in numbers)
     joined = torch.cat([page.samples[: page.size] for page in (first, *others)]) if others else first.samples
     begins = dict(
         zip(numbers, itertools.accumulate((pages[number].size for number in numbers), initial=0), strict=False)
     )
     place = {key: row for row, key in enumerate(dict.fromkeys(key for _, key in notes))}
-    exponents = [rows[key][0].exponent for key in place]
     starts = [begins[note.page] + note.start for note, _ in notes]
     lengths, owners = [note.length for note, _ in notes], [place[key] for _, key in notes]
-    counts = first.by.counted(joined, starts, lengths, owners, exponents, HALF).cpu()
-    for key, row in zip(place, counts, strict=True):
-        rows[key][0].counts += row
+    chosen = [exponents[key] for key in place]
+    return list(place), first.by.counted(joined, starts, lengths, owners, chosen, HALF)
 
 
 def count(samples: list[torch.Tensor], rows: list[int], exponents: list[int]) -> torch.Tensor:
@@ -312,8 +361,13 @@ def count(samples: list[torch.Tensor], rows: list[int], exponents: list[int]) ->
     return implementation_for(joined).counted(joined, starts, lengths, rows, exponents, HALF).cpu()
 
 
+_FINEST = 2.0**149  # what is float32 is a whole number of its inverse
+
+
 def _exact_sum(values: Sequence[float]) -> Fraction:
     """Add without rounding: the denominators are powers of two, so the largest is a multiple of all."""
+    if all((value * _FINEST).is_integer() for value in values):
+        return Fraction(sum([int(value * _FINEST) for value in values]), 1 << 149)
     ratios = [value.as_integer_ratio() for value in values]
     largest = max(bottom for _, bottom in ratios)
     return Fraction(sum(top * (largest // bottom) for top, bottom in ratios), largest)

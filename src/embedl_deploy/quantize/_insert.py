@@ -192,8 +192,9 @@ def _note_behind(model: fx.GraphModule) -> None:
         part = modules.get(str(node.target)) if node.op == "call_module" else None
         layer = part.layer if isinstance(part, QuantizedElementwise) else part
         if isinstance(layer, QuantizableModule) and type(layer).forward in _FINISH:
-            stub = _stub_at(modules, next(iter(node.users))) if len(node.users) == 1 else None
-            found.setdefault(layer, []).append(() if stub is None else (stub,))
+            reader = next(iter(node.users), None)
+            stub = modules.get(str(reader.target)) if reader is not None and reader.op == "call_module" else None
+            found.setdefault(layer, []).append((stub,) if isinstance(stub, QuantStub) and len(node.users) == 1 else ())
     for layer, stubs in found.items():
         layer.behind = stubs[0] if len(stubs) == 1 else ()
 
