@@ -23,6 +23,7 @@ class Apart:
     unequal: int = 0
     gradient: float = 0.0
     where: Counter[str] = field(default_factory=Counter)
+    gradients: dict[str, float] = field(default_factory=dict)
 
     def same(self, what: str, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
         """Compare bits; zeros of either sign are one."""
@@ -34,12 +35,14 @@ class Apart:
             self.unequal += int(differ.sum())
             self.where[what] += int(differ.sum())
 
-    def near(self, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
+    def near(self, what: str, one: torch.Tensor | None, other: torch.Tensor | None) -> None:
         """Compare gradients, relative to the largest of their tensor."""
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             peak = float(other.detach().abs().double().max())
-            self.gradient = max(self.gradient, float((one.double() - other.double()).abs().max()) / max(peak, 1e-30))
+            apart = float((one.double() - other.double()).abs().max()) / max(peak, 1e-30)
+            self.gradients[what] = max(self.gradients.get(what, 0.0), apart)
+            self.gradient = max(self.gradient, apart)
 
 
 def compare(by: Implementation, cases: int, device: str = "cpu", seed: int = 0, largest: int = 1 << 18) -> Apart:
@@ -98,11 +101,12 @@ def _value_case(
         if chance.random() < 0.3
         else None
     )
-    cut = chance.choice((None, None, math.inf, top / 2, 6.0))
+    # A height that half precision has too, as an activation's: what lies between two numbers is cut at either.
+    cut = chance.choice((None, None, math.inf, 2.0 ** (math.frexp(max(top, 1e-3))[1] - 2), 6.0))
     mine, theirs = (one.masked_values(value, scale, point, form, other, cut) for one in (by, REFERENCE))
     found.same("masked values", mine[0], theirs[0])
     passed = [one.inside_gradients(grad, part[1], part[0].stride()) for one, part in ((by, mine), (REFERENCE, theirs))]
-    found.near(*passed)
+    found.near(f"masked {value.dtype} {cut}", *passed)
     flat, step = value.contiguous(), chance.choice((1, 1, 2, 7, 13))
     first, place = min(step // 2, flat.numel() - 1), chance.randint(0, 9)
     seen = []
@@ -119,7 +123,7 @@ def _value_case(
     learned = chance.random() < 0.5
     rest = (grad, value, scale, point, form, learned)
     for given, wanted in zip(by.value_gradients(*rest), REFERENCE.value_gradients(*rest), strict=True):
-        found.near(given, wanted)
+        found.near(f"values {value.dtype}", given, wanted)
 
 
 def _finish_case(
@@ -181,7 +185,7 @@ def _weight_case(
     rest = (weight, gamma_given, inverse, used, form, *wants)
     here, there = by.row_gradients(grad, *rest), REFERENCE.row_gradients(grad, *rest)
     for name in RowGradients.__dataclass_fields__:
-        found.near(getattr(here, name), getattr(there, name))
+        found.near(f"rows {name} {weight.dtype}", getattr(here, name), getattr(there, name))
 
 
 def _together_case(
@@ -216,7 +220,8 @@ def _together_case(
         found.same("rows together", mine[0][place], theirs[0][place])
         found.same("noted scales together", mine[1][place], theirs[1][place])
         for name in RowGradients.__dataclass_fields__:
-            found.near(*(None if each[2][place] is None else getattr(each[2][place], name) for each in results))
+            slopes_of = (None if each[2][place] is None else getattr(each[2][place], name) for each in results)
+            found.near(f"together {name} {dtype}", *slopes_of)
 
 
 def _count_case(found: Apart, by: Implementation, value: torch.Tensor, chance: random.Random) -> None:

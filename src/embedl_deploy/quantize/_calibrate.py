@@ -17,7 +17,7 @@ from embedl_deploy.nn.quantized import hold_folded
 from embedl_deploy.nn.rounding import Unfinished, fake_quantize
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
 from embedl_deploy.quantize._formats import settle_formats
-from embedl_deploy.quantize._histogram import Calibration, Histogram, Inbox, new_histograms
+from embedl_deploy.quantize._histogram import Calibration, Histogram, Inbox
 from embedl_deploy.quantize._quantization import Samples, put_quantization, quantization_of
 from embedl_deploy.quantize._range import solve_all
 from embedl_deploy.quantize._ranks import has_ranks, merge_ranks
@@ -100,7 +100,7 @@ def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = Fal
         )
     parts = dict(model.named_modules())
     stubs = {name: part for name, part in parts.items() if isinstance(part, QuantStub)}
-    statistics = new_histograms([name for name, stub in stubs.items() if stub.fixed is None])
+    statistics = {name: Histogram() for name, stub in stubs.items() if stub.fixed is None}
     with _watching(parts.values(), stubs, statistics) as empty, evaluating_parts(parts.values()):
         if callable(forward_loop):
             forward_loop(model)

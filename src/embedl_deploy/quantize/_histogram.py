@@ -45,6 +45,9 @@ class HistogramState(TypedDict):
     high_sum: list[str]
 
 
+_NONE = torch.zeros(2 * HALF, dtype=torch.int64)
+
+
 @dataclass
 class Histogram:
     """The statistics of one tensor."""
@@ -53,7 +56,7 @@ class Histogram:
     high: float = -math.inf  # Largest value seen.
     exponent: int = _LEAST_EXPONENT  # The bins are 2 ** exponent wide.
     # Sampled values per bin; bin HALF begins at zero.
-    counts: torch.Tensor = field(default_factory=lambda: torch.zeros(2 * HALF, dtype=torch.int64))
+    counts: torch.Tensor = field(default_factory=lambda: _NONE)  # Never changed in place: all begin with one.
     batches: int = 0
     low_sum: Fraction = Fraction()  # Sum of the least values of the batches, exact.
     high_sum: Fraction = Fraction()  # Sum of the largest values of the batches, exact.
@@ -62,7 +65,7 @@ class Histogram:
         """Take in one batch whose least and largest value are known."""
         self.refuse_infinite("", low, high, self.batches + 1)
         self.stretch([(low, high)])
-        self.counts += count([sample(value)], [0], [self.exponent])[0]
+        self.counts = self.counts + count([sample(value)], [0], [self.exponent])[0]
 
     @staticmethod
     def refuse_infinite(label: str, low: float, high: float, number: int) -> None:
@@ -135,12 +138,6 @@ class Histogram:
         return mine == theirs and torch.equal(self.counts, other.counts)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def new_histograms(names: Sequence[str]) -> dict[str, Histogram]:
-    """Return empty statistics by name, in one piece of memory."""
-    rows = torch.zeros(len(names), 2 * HALF, dtype=torch.int64)
-    return {name: Histogram(counts=row) for name, row in zip(names, rows, strict=True)}
 
 
 _PAGE = 1 << 22
@@ -246,8 +243,7 @@ class Inbox:
             known = seen.value
             if (
                 seen.address == address and known.numel() == value.numel() and known.dtype == value.dtype
-                and value._version == seen.version and known.device == value.device
-                and is_dense(value) and is_dense(known)
+                and value._version == seen.version and known.device == value.device and _steps(value) == _steps(known)
             ):  # fmt: skip
                 return seen.where
         return None
@@ -308,8 +304,19 @@ class Inbox:
         for histogram, found in rows.values():
             histogram.stretch(found)
         for keys, counts in answers:
-            for key, row in zip(keys, counts.cpu(), strict=True):
-                rows[key][0].counts += row
+            for key, row in zip(keys, _at_hand(counts), strict=True):
+                histogram = rows[key][0]
+                histogram.counts = row if histogram.counts is _NONE else histogram.counts + row
+
+
+def _at_hand(counts: torch.Tensor) -> torch.Tensor:
+    """Return counts of a device as the processor's."""
+    if not counts.is_cuda:
+        return counts.cpu()
+    # Not waited for, a copy goes to memory that the device reaches by itself.
+    found = counts.to("cpu", non_blocking=True)
+    torch.cuda.synchronize(counts.device)
+    return found.long()
 
 
 def _by_place(pages: list[_Page]) -> dict[_Place, list[int]]:
@@ -379,6 +386,13 @@ def exponent_for(low: float, high: float) -> int:
         return _LEAST_EXPONENT
     # frexp: top = m · 2^e with m in [0.5, 1), so top < 2^e, which is HALF bins of 2^e / HALF.
     return max(math.frexp(top)[1] - HALF.bit_length() + 1, _LEAST_EXPONENT)
+
+
+def _steps(value: torch.Tensor) -> list[tuple[int, int]] | None:
+    """Return what two views of one address have in common where they hold the same elements, in whatever order."""
+    if is_dense(value):
+        return None
+    return sorted((step, size) for step, size in zip(value.stride(), value.shape, strict=True) if size != 1)
 
 
 def sample(value: torch.Tensor) -> torch.Tensor:
