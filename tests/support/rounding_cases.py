@@ -10,7 +10,7 @@ import torch
 from embedl_deploy.nn.number import NumberFormat, Precision
 from embedl_deploy.nn.rounding import REFERENCE, Implementation, Norm, RowGradients, RowWeight, Unfinished
 
-_DTYPES = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float16)
+DTYPES: tuple[torch.dtype, ...] = (torch.float32, torch.float32, torch.float32, torch.bfloat16, torch.float16)
 _FORMS = [NumberFormat(precision, signed) for precision in list(Precision)[:3] for signed in (True, False)]
 
 
@@ -63,7 +63,7 @@ def _tensor(
     while torch.Size(shape).numel() * 4 < largest and chance.random() < 0.5:
         shape[chance.randrange(dims)] *= 2
     spread = 10.0 ** chance.uniform(-4, 4)
-    dtype = chance.choice(_DTYPES)
+    dtype = chance.choice(DTYPES)
     made = [torch.randn(shape, generator=generator) * by for by in (spread, 10.0 ** chance.uniform(-4, 2))]
     made = [value.to(dtype).to(device) for value in made]
     if dims == 4 and chance.random() < 0.4:

@@ -2,12 +2,18 @@
 
 import gc
 import importlib.util
+import json
 import math
+import os
+import subprocess
+import sys
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from support.debian import leave_off
 from support.rounding_cases import compare
 
 from embedl_deploy.nn.number import NumberFormat, Precision
@@ -26,6 +32,7 @@ from embedl_deploy.nn.rounding import (
 
 INT8 = NumberFormat(Precision.INT8, signed=True)
 ZERO = torch.zeros(())
+_TRITON = "triton==3.7.1"  # in a folder of its own: with it beside torch, compilers would look for a GPU
 NEEDS_GPU = pytest.mark.skipif(
     not torch.cuda.is_available() or importlib.util.find_spec("triton") is None,
     reason="Triton's kernels run on a GPU",
@@ -225,3 +232,28 @@ def test_triton_gives_the_reference_bits() -> None:
     found = compare(implementations()["triton"], 1000, "cuda", largest=1 << 20)
     assert (found.cases, found.unequal) == (1000, 0)
     assert found.gradient <= 1e-6
+
+
+@pytest.mark.slow
+def test_triton_interpreted_gives_the_reference_bits(tmp_path: Path) -> None:
+    """Without a GPU, Triton's interpreter runs the same kernels; it adds an epsilon to a variance a bit apart."""
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path), _TRITON]
+    done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode != 0:
+        leave_off(_TRITON, f"pip said: {done.stderr.strip()[-300:]}")
+    program = Path(__file__).parents[2] / "support" / "interpreted_kernels.py"
+    paths = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    ran = subprocess.run(
+        [sys.executable, str(program), "20"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": paths},
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["cases"] == 20
+    assert {"masked values", "rows together", "seen", "finished", "counts"} <= set(found["where"])
+    assert found["unequal"] <= 1e-4 * found["values"]
+    assert found["gradient"] <= 1e-6
