@@ -1,4 +1,4 @@
-"""Fake quantization on a GPU: one Triton kernel forward and one backward for each quantizer, one for each observer.
+"""Fake quantization on a GPU: a Triton kernel each way for a value, with an add and a ReLU before it, and for weights.
 
 Bits are the reference's: divisions round to nearest (Triton's plain division does not), ties go to the even code, and
 sums over a row or a tensor are in float64 and always in the same order.
