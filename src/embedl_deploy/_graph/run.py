@@ -107,12 +107,20 @@ def run_graph(
 @contextlib.contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Put modules in eval mode without gradients, and give every one its own mode back."""
-    modes = {part: part.training for module in modules for part in module.modules()}
+    with evaluating_parts([part for module in modules for part in module.modules()]):
+        yield
+
+
+@contextlib.contextmanager
+def evaluating_parts(parts: Iterable[nn.Module]) -> Iterator[None]:
+    """Put modules, but not those inside them, in eval mode without gradients, and give every one its own mode back."""
+    modes = {part: part.training for part in parts}
     try:
+        # Past `nn.Module.__setattr__`, which looks for parameters first: there are hundreds of modules.
         for part in modes:
-            part.training = False
+            vars(part)["training"] = False
         with torch.no_grad():
             yield
     finally:
         for part, mode in modes.items():
-            part.training = mode
+            vars(part)["training"] = mode

@@ -39,6 +39,22 @@ class _FusedConv(QuantizableModule):
     def _convolve(self, value: torch.Tensor) -> torch.Tensor:
         return _then(self.bn, self.conv(value))
 
+    def _seen(self, value: torch.Tensor) -> torch.Tensor | None:
+        """Return the result where it can be biased, activated and looked at in one step: while calibrating on a GPU."""
+        if not self.behind or not self.behind[0].finishes or not value.is_cuda or self._forward_hooks:
+            return None
+        conv = self.conv
+        if not isinstance(conv, QuantizedConv) or conv.output is not None or conv.held is None or conv._forward_hooks:
+            return None
+        weight, bias = conv.held
+        if bias is None or not conv.passes_weight:
+            return None
+        plain = conv.run(value, weight, None)
+        found = self.behind[0].see_after(self.act, plain, None, bias)
+        if found is None:
+            found = _then(self.act, plain.add_(bias.reshape(-1, *[1] * (plain.ndim - 2))))
+        return found
+
     def quantize(self, spec: QuantSpec) -> None:
         """Quantize the weights, batch norm folded into them, and the result where a target might cut."""
         cut = self.passed_inputs != NO_INPUTS or not (self.act is None or isinstance(self.act, CLAMPS))
@@ -72,7 +88,8 @@ class FusedConvBN(_FusedConv):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        return _then(self.act, self._convolve(value))
+        seen = self._seen(value)
+        return self.finish(self.act, self._convolve(value)) if seen is None else seen
 
 
 class FusedConvBNReLU(FusedConvBN):
@@ -88,7 +105,7 @@ class FusedConvBNReLUMaxPool(FusedConvBN):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        return _then(self.pool, super().forward(value))
+        return _then(self.pool, _then(self.act, self._convolve(value)))
 
     def quantize(self, spec: QuantSpec) -> None:
         """Quantize the weights; the range before the pooling is kept."""
@@ -113,7 +130,7 @@ class FusedConvBNAdd(_FusedConv):
 
     def forward(self, value: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        return _then(self.act, self._convolve(value) + residual)
+        return self.finish(self.act, self._convolve(value), residual)
 
 
 class FusedConvBNAddReLU(FusedConvBNAdd):
@@ -135,7 +152,7 @@ class FusedAddReLU(ElementwiseModule):
 
     def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Add, then activate."""
-        return _then(self.act, one + other)
+        return self.finish(self.act, one, other)
 
     def on_integers(
         self, values: Sequence[torch.Tensor], inputs: Sequence[kernels.Scale], output: kernels.Scale

@@ -25,7 +25,21 @@ class Precision(enum.Enum):
     @property
     def bits(self) -> int:
         """The width of one value."""
-        return {"int4": 4, "int8": 8, "int16": 16, "fp8": 8}[self.value]
+        return _BITS[self.value]
+
+
+_BITS = {"int4": 4, "int8": 8, "int16": 16, "fp8": 8}
+
+
+def _borders(name: str, signed: bool) -> tuple[float, float]:
+    if name == "fp8":
+        return -FP8_MAX, FP8_MAX
+    bits = _BITS[name]
+    return float(-(2 ** (bits - 1))) if signed else 0.0, float(2 ** (bits - int(signed)) - 1)
+
+
+# A table: they are asked for at every rounding of a training step.
+_BORDERS = {(name, signed): _borders(name, signed) for name in _BITS for signed in (True, False)}
 
 
 class FormatState(TypedDict):
@@ -43,18 +57,19 @@ class NumberFormat:
     signed: bool = True
 
     @property
+    def borders(self) -> tuple[float, float]:
+        """The smallest and the largest code."""
+        return _BORDERS[self.precision.value, self.signed]
+
+    @property
     def low(self) -> float:
         """The smallest code (the smallest value for FP8)."""
-        if self.precision is Precision.FP8:
-            return -FP8_MAX
-        return float(-(2 ** (self.precision.bits - 1))) if self.signed else 0.0
+        return _BORDERS[self.precision.value, self.signed][0]
 
     @property
     def high(self) -> float:
         """The largest code (the largest value for FP8)."""
-        if self.precision is Precision.FP8:
-            return FP8_MAX
-        return float(2 ** (self.precision.bits - int(self.signed)) - 1)
+        return _BORDERS[self.precision.value, self.signed][1]
 
     def to_state(self) -> FormatState:
         """Return plain data for a file."""

@@ -19,7 +19,7 @@ class Add(ElementwiseModule):
 
     def forward(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Add, broadcasting."""
-        return one + other
+        return self.finish(None, one, other)
 
     def on_integers(
         self, values: Sequence[torch.Tensor], inputs: Sequence[kernels.Scale], output: kernels.Scale

@@ -79,12 +79,26 @@ class QuantizableModule(nn.Module):
         normalizes: It is a normalization, into whose readers outliers may be smoothed.
         passed_inputs: The inputs whose channels its result has too, as those of a sum; `NO_INPUTS`, `ALL_INPUTS`, or
             all but the first where that one goes through weights.
+        behind: The stub that alone reads its result, if there is one: while training, both may be one step.
     """
 
     is_one_step = True
     watched: ClassVar[tuple[Point, ...]] = ()
     normalizes: ClassVar[bool] = False
     passed_inputs: slice = NO_INPUTS
+    behind: tuple[QuantStub, ...] = ()
+
+    def finish(self, act: nn.Module | None, value: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """Add, then activate; with the rounding or the look at it that follows where that is one step."""
+        if self.behind and not self._forward_hooks:
+            stub = self.behind[0]
+            done = stub.round_after(act, value, other) if stub.observer is None else stub.see_after(act, value, other)
+            if done is not None:
+                return done
+        if other is not None:
+            value = value + other
+        result: torch.Tensor = value if act is None else act(value)
+        return result
 
     def quantize(self, spec: QuantSpec) -> None:
         """Put quantized layers in the place of members."""

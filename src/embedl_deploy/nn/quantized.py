@@ -4,6 +4,8 @@ Batch norm is folded into the weights before they are quantized, exactly as on e
 while training with the running statistics for the weights and the batch's own for the result.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +15,15 @@ from torch.nn import functional
 from embedl_deploy.nn import kernels
 from embedl_deploy.nn.number import NumberFormat
 from embedl_deploy.nn.quantizers import Grid, Mode, QuantStub, WeightQuantizer
-from embedl_deploy.nn.rounding import Norm, kept_unrounded, norm_factor
+from embedl_deploy.nn.rounding import (
+    Norm,
+    RowWeight,
+    Token,
+    can_round_ahead,
+    fake_quantize_together,
+    kept_unrounded,
+    norm_factor,
+)
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 Folded = tuple[torch.Tensor, torch.Tensor | None]
@@ -33,11 +43,13 @@ class QuantizedLayer(nn.Module):
         grid: The stubs around it, where eval mode computes what the target's integer kernel does.
         held: Folded weight and bias while they cannot change, so that a pass over much data folds them once.
         rounds_bias: Whether the target stores the bias as an integer, in units of the sums.
+        together: The layers whose weights are rounded in one step with its own while training.
     """
 
     channel_dim: ClassVar[int]
     weight_quantizer: WeightQuantizer | None
     output: QuantStub | None
+    together: "Together | None" = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,17 +99,37 @@ class QuantizedLayer(nn.Module):
 
     def _result(self, value: torch.Tensor) -> torch.Tensor:
         weight, bias = self.folded()
+        if self.held is not None and self.passes_weight:
+            return self.run(value, weight, bias)
         exact = None if self.training else self._exact(value, weight, bias)
         if exact is not None and not _needs_gradient(value, weight, bias):
             return exact
         smooth = self._run(value, self._rounded(weight), bias)
         return smooth if exact is None else kernels.stand_in(smooth, exact)
 
+    @property
+    def passes_weight(self) -> bool:
+        """Whether its weight is not rounded now."""
+        return self.weight_quantizer is None or self.weight_quantizer.mode is Mode.FLOAT
+
     def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight if self.weight_quantizer is None else self.weight_quantizer(weight)
+        if self.weight_quantizer is None:
+            return weight
+        ahead = None if self.together is None else self.together.take(self)
+        return self.weight_quantizer(weight) if ahead is None else ahead
+
+    def row_weight(self) -> RowWeight | None:
+        """Return the weight as it can be rounded together with others, now; `None` where it cannot."""
+        weight, quantizer = self.source.weight, self.weight_quantizer
+        if quantizer is None or type(weight) is not nn.Parameter:
+            return None
+        return quantizer.row_weight(weight, None)
 
     def _run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        with kept_unrounded(value):
+        saving = kept_unrounded(value)
+        if saving is None:
+            return self.run(value, weight, bias)
+        with saving:
             return self.run(value, weight, bias)
 
     def _exact(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor | None:
@@ -169,8 +201,6 @@ class QuantizedConv(QuantizedLayer):
         self.bn = bn
         self.weight_quantizer = weight
         self.output = output
-        if output is not None:
-            output.keeps_mask = True
         self.batch_norm_frozen = False
         self.training = conv.training
 
@@ -190,7 +220,7 @@ class QuantizedConv(QuantizedLayer):
     @property
     def source(self) -> Any:
         """The convolution."""
-        return self.conv
+        return self._modules["conv"]  # past `nn.Module.__getattr__`: a step asks hundreds of times
 
     @property
     def bias_holder(self) -> Any:
@@ -200,7 +230,7 @@ class QuantizedConv(QuantizedLayer):
     @property
     def transposed(self) -> bool:
         """Whether the convolution is a transposed one."""
-        return isinstance(self.conv, _TRANSPOSED)
+        return isinstance(self._modules["conv"], _TRANSPOSED)
 
     @property
     def reads_channels_apart(self) -> bool:
@@ -241,6 +271,11 @@ class QuantizedConv(QuantizedLayer):
         factor = 1 / torch.sqrt(bn.running_var + bn.eps)
         return factor if bn.weight is None else factor * bn.weight
 
+    @property
+    def folds_by_row(self) -> bool:
+        """Whether folding multiplies the rows of the weight."""
+        return self.bn is not None and not self.transposed
+
     def _spread(self, factor: torch.Tensor) -> torch.Tensor:
         """Shape a value per output channel so that it broadcasts against the weight."""
         weight, groups = self.source.weight, self.source.groups
@@ -250,18 +285,33 @@ class QuantizedConv(QuantizedLayer):
         inner = factor.reshape(groups, 1, -1).expand(groups, weight.shape[0] // groups, -1)
         return inner.reshape(weight.shape[0], -1, *rest)
 
+    def row_weight(self) -> RowWeight | None:
+        """Return the weight as it can be rounded together with others, now; `None` where it cannot."""
+        bn: Any = self.bn
+        if bn is None:
+            return super().row_weight()
+        weight, quantizer = self.source.weight, self.weight_quantizer
+        if quantizer is None or self.batch_norm_frozen or type(weight) is not nn.Parameter:
+            return None
+        return quantizer.row_weight(weight, Norm(bn.weight, bn.running_var, bn.eps))
+
     def _train(self, value: torch.Tensor) -> torch.Tensor:
         """Convolve with the weights export will have, then normalize by the batch's own statistics."""
         bn: Any = self.bn
-        quantizer, weight = self.weight_quantizer, self.source.weight
+        source = self.source
         # The rounded weight is divided back, not the result: the same sum, on a far smaller tensor.
+        ahead = None if self.together is None else self.together.take(self)
+        if ahead is not None:
+            ready: torch.Tensor = bn(self._run(value, ahead, source.bias))
+            return ready
+        quantizer, weight = self.weight_quantizer, source.weight
         if quantizer is not None and quantizer.by_row:
             weight = quantizer(weight, Norm(bn.weight, bn.running_var, bn.eps))
         elif quantizer is not None:
             # A channel that batch norm multiplies with zero cannot be divided back; it stays zero whatever its weights.
             spread = self._spread(norm_factor(None, self._factor()))
             weight = quantizer(weight * spread) / spread
-        normal: torch.Tensor = bn(self._run(value, weight, self.source.bias))
+        normal: torch.Tensor = bn(self._run(value, weight, source.bias))
         return normal
 
     def run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -294,6 +344,41 @@ class QuantizedConv(QuantizedLayer):
             self.source.weight.mul_(scale.reshape(-1, *[1] * (self.source.weight.ndim - 1)))
 
 
+def hold_folded(layers: Iterable[QuantizedLayer]) -> None:
+    """Let layers hold their folded weight and bias, in few operators for all: bits are those of one after the other."""
+    alike: dict[tuple[object, ...], list[QuantizedConv]] = {}
+    with torch.no_grad():
+        for layer in layers:
+            if isinstance(layer, QuantizedConv) and layer.folds_by_row:
+                bn, given = layer.bias_holder, (layer.bias_holder.weight, layer.bias_holder.bias, layer.source.bias)
+                kind = (bn.running_var.device, bn.running_var.dtype, bn.eps, *[part is None for part in given])
+                alike.setdefault(kind, []).append(layer)
+            else:
+                layer.held = layer.folded()
+        for convs in alike.values():
+            _hold_alike(convs)
+
+
+def _hold_alike(convs: list[QuantizedConv]) -> None:
+    norms, sources = [conv.bias_holder for conv in convs], [conv.source for conv in convs]
+
+    factor = 1 / torch.sqrt(torch.cat([norm.running_var for norm in norms]) + norms[0].eps)
+    if norms[0].weight is not None:
+        factor = factor * torch.cat([norm.weight for norm in norms])
+    mean = torch.cat([norm.running_mean for norm in norms])
+    if sources[0].bias is not None:
+        mean = mean - torch.cat([source.bias for source in sources])
+    shift = -mean * factor if norms[0].bias is None else torch.cat([norm.bias for norm in norms]) - mean * factor
+    sizes = [len(norm.running_var) for norm in norms]
+    rows = [
+        part.reshape(-1, *[1] * (source.weight.ndim - 1))
+        for part, source in zip(torch.split(factor, sizes), sources, strict=True)
+    ]
+    weights = torch._foreach_mul([source.weight for source in sources], rows)
+    for conv, weight, bias in zip(convs, weights, torch.split(shift, sizes), strict=True):
+        conv.held = weight, bias
+
+
 class QuantizedLinear(QuantizedLayer):
     """A fully connected layer on quantized weights."""
 
@@ -304,8 +389,6 @@ class QuantizedLinear(QuantizedLayer):
         self.linear = linear
         self.weight_quantizer = weight
         self.output = output
-        if output is not None:
-            output.keeps_mask = True
         self.training = linear.training
 
     @property
@@ -316,6 +399,69 @@ class QuantizedLinear(QuantizedLayer):
     def run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Multiply with other weights and add the bias."""
         return functional.linear(value, weight, bias)
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """A weight that was rounded before it was asked for, and what it was rounded from."""
+
+    rounded: torch.Tensor
+    part: RowWeight
+    versions: tuple[int, ...]
+    token: Token
+
+    def is_fresh(self, layer: QuantizedLayer) -> bool:
+        """Say whether it is what rounding would give now, with its way back."""
+        return not self.token.used and layer.source.weight is self.part.weight and _versions(self.part) == self.versions
+
+
+def _versions(part: RowWeight) -> tuple[int, ...]:
+    norm = part.norm
+    if norm is None:
+        return (part.weight._version,)
+    return part.weight._version, norm.variance._version, 0 if norm.gamma is None else norm.gamma._version
+
+
+class Together:
+    """Layers whose weights are rounded in one step while training, by the first of them that is asked for its own.
+
+    A GPU takes longer to be told of a weight than to round it. Groups are small: a gradient that waits for all others
+    could not be sent to other processes meanwhile.
+    """
+
+    def __init__(self, layers: Iterable[QuantizedLayer]) -> None:
+        self.layers = tuple(layers)
+        self._waiting: dict[QuantizedLayer, _Ahead] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what waits: a copy has weights of its own."""
+        return {"layers": self.layers, "_waiting": {}}
+
+    def take(self, layer: QuantizedLayer) -> torch.Tensor | None:
+        """Return a layer's rounded weight, once; `None` where it has to round by itself."""
+        found = self._waiting.pop(layer, None)
+        if not can_round_ahead():
+            return None
+        if found is not None and found.is_fresh(layer):
+            return found.rounded
+        # A layer that is called twice must not round all the others again.
+        if any(one.is_fresh(other) for other, one in self._waiting.items()):
+            return None
+        self._waiting.clear()
+        parts = {each: part for each in self.layers if (part := each.row_weight()) is not None}
+        if layer not in parts or len(parts) == 1 or len({_kind(part) for part in parts.values()}) > 1:
+            return None
+        token = Token()
+        rounded = fake_quantize_together(list(parts.values()), token)
+        for (each, part), one in zip(parts.items(), rounded, strict=True):
+            self._waiting[each] = _Ahead(one, part, _versions(part), token)
+        return self._waiting.pop(layer).rounded
+
+
+def _kind(part: RowWeight) -> tuple[object, ...]:
+    norm = part.norm
+    of_norm = None if norm is None else (norm.gamma is None, norm.epsilon)
+    return part.weight.device, part.weight.dtype, part.form, of_norm
 
 
 class QuantizedElementwise(nn.Module):
@@ -374,5 +520,8 @@ class QuantizedAttention(nn.Module):
 
 
 def _product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    with kept_unrounded(one, other):
+    saving = kept_unrounded(one, other)
+    if saving is None:
+        return torch.matmul(one, other)
+    with saving:
         return torch.matmul(one, other)

@@ -4,6 +4,7 @@ A stub passes values on, shows them to an observer, or quantizes and dequantizes
 """
 
 import enum
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -13,9 +14,20 @@ from torch import nn
 
 from embedl_deploy.nn import kernels
 from embedl_deploy.nn.number import FormatState, NumberFormat, Precision, quantized_codes
-from embedl_deploy.nn.rounding import SMALLEST_SCALE, Norm, fake_quantize, fake_quantize_rows, peak_scale, usable
+from embedl_deploy.nn.rounding import (
+    SMALLEST_SCALE,
+    Norm,
+    RowWeight,
+    Unfinished,
+    fake_quantize,
+    fake_quantize_after,
+    fake_quantize_rows,
+    peak_scale,
+    usable,
+)
 
 Observer = Callable[["QuantStub", torch.Tensor], None]
+"""What looks at the values of stubs; with a method `finish`, as in `QuantStub.see_after`, it does more meanwhile."""
 
 
 class Mode(enum.Enum):
@@ -76,6 +88,11 @@ class Quantizer(nn.Module):
         self.form = NumberFormat.from_state(state["form"])
 
 
+_ROUNDED_BY = "_edgeproof_rounded_by"
+_SEEN_BY = "_edgeproof_seen_by"
+_TOPS: dict[type[nn.Module], float] = {nn.ReLU: math.inf, nn.ReLU6: 6.0}
+
+
 class QuantStub(Quantizer):
     """A boundary between two layers, quantized or only watched.
 
@@ -87,7 +104,6 @@ class QuantStub(Quantizer):
         found_scale: The scale that calibration found for the range, before training moved it.
         required: The backend's patterns want a pair here, whatever the dialect.
         masked: It holds minus infinity, behind a mask, and stays float.
-        keeps_mask: What reads it keeps nothing for its backward pass, as an add, so neither need it keep the value.
     """
 
     zero_point: torch.Tensor
@@ -104,7 +120,6 @@ class QuantStub(Quantizer):
         self.found_scale = 1.0
         self.required = False
         self.masked = False
-        self.keeps_mask = False
         self.register_buffer("zero_point", torch.zeros(()))
         self.register_buffer("bounds", torch.zeros(2))
 
@@ -132,15 +147,61 @@ class QuantStub(Quantizer):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Pass on, watch or quantize."""
-        if self.observer is not None:
+        if self.observer is not None and getattr(value, _SEEN_BY, None) is not self:
             self.observer(self, value)
-        if self.mode is Mode.FLOAT or not value.is_floating_point():
+        if self.mode is Mode.FLOAT or not value.is_floating_point() or getattr(value, _ROUNDED_BY, None) is self:
             return value
         return self.rounded(value)
 
     def rounded(self, value: torch.Tensor) -> torch.Tensor:
         """Quantize and dequantize, whatever the mode."""
-        return fake_quantize(value, self.scale, self.zero_point, self.form, keeps_mask=self.keeps_mask)
+        return fake_quantize(value, self.scale, self.zero_point, self.form)
+
+    def round_after(
+        self, act: nn.Module | None, value: torch.Tensor, other: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """Add, activate and quantize in one step, for the layer that alone is read here; then pass the result on.
+
+        `None` where that is more than one step: in eval mode, for a learned scale, another activation, under a compiler
+        (which makes one step of them by itself), and where somebody's hook wants to see the value in between.
+        """
+        if not self.training or self.mode is Mode.FLOAT or torch.compiler.is_compiling():
+            return None
+        top = None if act is None else _TOPS.get(type(act), 0.0)
+        scale = self.scale
+        if top == 0.0 or (act is not None and act._forward_hooks) or scale.requires_grad or not value.requires_grad:
+            return None
+        if other is not None and (other.shape != value.shape or other.dtype != value.dtype):
+            return None
+        if not value.is_floating_point() or not torch.is_grad_enabled():
+            return None
+        rounded = fake_quantize_after(other, top, value, scale, self.zero_point, self.form)
+        setattr(rounded, _ROUNDED_BY, self)
+        return rounded
+
+    def see_after(
+        self,
+        act: nn.Module | None,
+        value: torch.Tensor,
+        other: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """Add, activate and show to the observer in one step, as `round_after` rounds; `None` where that is more."""
+        top = None if act is None else _TOPS.get(type(act), 0.0)
+        if top == 0.0 or (act is not None and act._forward_hooks) or torch.is_grad_enabled():
+            return None
+        finish = getattr(self.observer, "finish", None)
+        if finish is None:
+            return None
+        found: torch.Tensor | None = finish(self, Unfinished(value, bias, other, top))
+        if found is not None:
+            setattr(found, _SEEN_BY, self)
+        return found
+
+    @property
+    def finishes(self) -> bool:
+        """Whether its observer can do what is left to do with a value."""
+        return self.observer is not None and hasattr(self.observer, "finish")
 
     def get_extra_state(self) -> _State:
         """Save what is no tensor."""
@@ -289,19 +350,32 @@ class WeightQuantizer(Quantizer):
             return weight
         if self.training:
             self.unfit()
-        follows = self.training and self.follows and not self.learned
+        scale = self.scale
+        follows = self.training and self.follows and not isinstance(scale, nn.Parameter)
         if self.by_row and self.fitted is None:
-            scale = None if follows else self.scale
-            rounded, used = fake_quantize_rows(weight, norm, scale, self.ratio, self.form)
-            if follows:
-                self._set_scale(used)
-            return rounded
+            if not follows:
+                return fake_quantize_rows(weight, norm, scale, self.ratio, self.form)
+            if scale.shape != weight.shape[:1] or scale.device != weight.device:
+                self._set_scale(scale := torch.ones(weight.shape[0], dtype=scale.dtype, device=weight.device))
+            return fake_quantize_rows(weight, norm, None, self.ratio, self.form, scale)
         if follows:
             # Rounded with what was computed, not with the buffer: a second pass before the backward changes that.
             scale = self._scale_for(self.peak(weight.detach()))
             self._set_scale(scale)
             return self._by(scale, weight)
         return self.rounded(weight)
+
+    def row_weight(self, weight: torch.Tensor, norm: Norm | None) -> RowWeight | None:
+        """Return what can be rounded together with other weights; `None` where `forward` does more than that."""
+        if self.mode is Mode.FLOAT or not (self.training and self.follows) or self.axis != 0 or self.block:
+            return None
+        # A buffer, so not learned.
+        scale, ratio, fitted = (self._buffers.get(name) for name in ("scale", "ratio", "fitted"))
+        if scale is None or ratio is None or fitted is not None or self._forward_hooks or self._forward_pre_hooks:
+            return None
+        if ratio.ndim != 1 or scale.shape != ratio.shape or scale.device != weight.device:
+            return None
+        return RowWeight(weight, norm, ratio, self.form, scale)
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
         """Quantize and dequantize, whatever the mode."""

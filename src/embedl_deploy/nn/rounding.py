@@ -10,8 +10,8 @@ Half-precision values are divided and rounded in float32: a quotient in bfloat16
 
 import functools
 import importlib.util
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,35 @@ class RowGradients:
     scale: torch.Tensor | None
 
 
+@dataclass(frozen=True)
+class RowWeight:
+    """A weight that is rounded row by row, with scales from the peaks of its rows."""
+
+    weight: torch.Tensor
+    norm: Norm | None
+    ratio: torch.Tensor  # the part of a row's peak that is kept
+    form: NumberFormat
+    copy: torch.Tensor  # where the scales that were used are noted
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A contiguous value, and what happens to it before it is seen."""
+
+    value: torch.Tensor
+    bias: torch.Tensor | None  # added to every channel, which are dimension 1
+    other: torch.Tensor | None  # then added; of the same shape and type
+    top: float | None  # then cut at zero and here, as in `Implementation.masked_values`
+
+
 Rows = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-Seen = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+RowsOf = Callable[
+    [torch.Tensor, Norm | None, torch.Tensor | None, torch.Tensor, NumberFormat, torch.Tensor | None], Rows
+]
+RowGradientsOf = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor, NumberFormat, bool, bool],
+    RowGradients,
+]
 
 
 @dataclass(frozen=True)
@@ -56,34 +83,79 @@ class Implementation:
     name: str
     values: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, NumberFormat], torch.Tensor]
     """(value, scale, zero point, format): the rounded value."""
-    masked_values: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, NumberFormat], tuple[torch.Tensor, torch.Tensor]]
-    """The same, and a byte for each value that says whether it lies in the range."""
-    inside_gradients: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    """(gradient, those bytes): the gradient of the value."""
+    masked_values: Callable[
+        [torch.Tensor, torch.Tensor, torch.Tensor, NumberFormat, torch.Tensor | None, float | None],
+        tuple[torch.Tensor, torch.Tensor],
+    ]
+    """(…, what is added to the value first, where it is then cut): the same, and which gradients pass, in its own form.
+
+    The sum is cut at zero and at that height: infinity for a ReLU, 6 for a ReLU6; `None` cuts nothing.
+    """
+    inside_gradients: Callable[[torch.Tensor, torch.Tensor, tuple[int, ...]], torch.Tensor]
+    """(gradient, what the function before gave, strides of the rounded value): the gradient of the value."""
     value_gradients: Callable[
         [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, NumberFormat, bool],
         tuple[torch.Tensor, torch.Tensor | None],
     ]
     """(gradient, value, scale, zero point, format, scale is learned): gradients of the value and of the scale."""
-    rows: Callable[[torch.Tensor, Norm | None, torch.Tensor | None, torch.Tensor, NumberFormat], Rows]
-    """(weight, batch norm, scale, ratio, format): the rounded weight, the scale of every row, 1/deviation.
+    rows: RowsOf
+    """(weight, batch norm, scale, ratio, format, copy): the rounded weight, the scale of every row, 1/deviation.
 
-    Without a scale, it is the row's peak times the ratio over the largest code.
+    Without a scale, it is the row's peak times the ratio over the largest code. Scales are written to the copy too.
     """
-    row_gradients: Callable[
-        [torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor, NumberFormat, bool, bool],
-        RowGradients,
-    ]
+    row_gradients: RowGradientsOf
     """(gradient, weight, gamma, 1/deviation, scale, format, gamma is learned, scale is learned)."""
-    seen: Callable[[torch.Tensor, int, int], Seen]
-    """(contiguous value, first, step): least values of its parts, largest values, and every `step`-th element."""
-    counted: Callable[[torch.Tensor, list[int], list[int], list[int], int], torch.Tensor]
-    """(samples one after the other, their lengths, the row of each, exponents of rows, half of the bins): counts."""
+    rows_together: Callable[[Sequence[RowWeight]], tuple[list[torch.Tensor], list[torch.Tensor | None]]]
+    """Round several weights: the rounded ones, and what `together_gradients` wants to have of it."""
+    together_gradients: Callable[
+        [
+            Sequence[torch.Tensor | None],
+            Sequence[torch.Tensor],
+            Sequence[torch.Tensor | None],
+            Sequence[torch.Tensor | None],
+            NumberFormat,
+            Sequence[bool],
+        ],
+        list[RowGradients | None],
+    ]
+    """(gradients, weights, gammas, what `rows_together` kept, format, gammas that are learned)."""
+    see: Callable[[torch.Tensor, int, int, torch.Tensor, int, torch.Tensor, int], None]
+    """(contiguous value, first, step, bounds, slot, samples, place): note its extremes and every `step`-th element.
+
+    Least values of its parts go to ``bounds[slot, 0]``, largest to ``bounds[slot, 1]``, elements to `samples` from
+    `place` on.
+    """
+    parts: int
+    """How many parts that are."""
+    see_finished: (
+        Callable[
+            [Unfinished, torch.Tensor, int, int, torch.Tensor, int, torch.Tensor, int],
+            None,
+        ]
+        | None
+    )
+    """(what is left to do, result, …): do it, write the result, and note of it what `see` notes; `None` where that is
+    no faster than one after the other."""
+    counted: Callable[[torch.Tensor, list[int], list[int], list[int], list[int], int], torch.Tensor]
+    """(samples, where each begins, their lengths, the row of each, exponents of rows, half of the bins): counts."""
 
 
 def usable(scale: torch.Tensor) -> torch.Tensor:
     """Return the scale to divide by: a step of the optimizer may carry a learned one to zero and past it."""
     return scale.abs().clamp(min=SMALLEST_SCALE)
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Say whether a tensor's elements are one piece of memory, in whatever order of dimensions."""
+    if value.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def _wide(value: torch.Tensor) -> torch.Tensor:
@@ -98,12 +170,25 @@ def _values(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, 
 
 
 def _masked_values(
-    value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
+    value: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    form: NumberFormat,
+    other: torch.Tensor | None,
+    top: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    wide = _wide(value)
+    total = value if other is None else value + other
+    cut = total if top is None else total.clamp(0.0, top)
+    wide = _wide(cut)
     ratio, point = wide / usable(scale).to(wide.dtype), zero_point.to(wide.dtype)
     inside = (ratio >= form.low - point) & (ratio <= form.high - point)
-    return _values(value, scale, zero_point, form), inside.to(torch.int8)
+    if top is not None:
+        inside &= (total > 0) & (total < top)
+    return _values(cut, scale, zero_point, form), inside
+
+
+def _inside_gradients(grad: torch.Tensor, inside: torch.Tensor, _stride: tuple[int, ...]) -> torch.Tensor:
+    return grad * inside
 
 
 def damping(elements: int, scales: int, form: NumberFormat) -> float:
@@ -167,7 +252,12 @@ def norm_factor(gamma: torch.Tensor | None, inverse: torch.Tensor) -> torch.Tens
 
 
 def _rows(
-    weight: torch.Tensor, norm: Norm | None, scale: torch.Tensor | None, ratio: torch.Tensor, form: NumberFormat
+    weight: torch.Tensor,
+    norm: Norm | None,
+    scale: torch.Tensor | None,
+    ratio: torch.Tensor,
+    form: NumberFormat,
+    copy: torch.Tensor | None,
 ) -> Rows:
     value, inverse, factor = _wide(weight), None, None
     if norm is not None:
@@ -176,6 +266,8 @@ def _rows(
         factor = _by_row(norm_factor(norm.gamma, inverse), weight)
         value = value * factor
     used = peak_scale(value.abs().flatten(1).amax(1), ratio, form) if scale is None else usable(scale)
+    if copy is not None:
+        copy.copy_(used)
     spread = _by_row(used, weight).to(value.dtype)
     zero = torch.zeros((), device=weight.device)
     rounded = quantized_codes(value, spread, zero, form).mul_(spread)
@@ -217,15 +309,43 @@ def _row_gradients(
     return RowGradients(grad * inside, of_gamma, of_scale)
 
 
-def _seen(value: torch.Tensor, first: int, step: int) -> Seen:
-    low, high = torch.aminmax(value)
-    # A copy: the sample alone must not keep the whole value alive.
-    return low.reshape(1), high.reshape(1), value.reshape(-1)[first::step].clone()
+def rows_one_by_one(rows: RowsOf, parts: Sequence[RowWeight]) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    """Round several weights one after the other."""
+    found = [rows(part.weight, part.norm, None, part.ratio, part.form, part.copy) for part in parts]
+    return [one[0] for one in found], [*[one[1] for one in found], *[one[2] for one in found]]
+
+
+def gradients_one_by_one(
+    row_gradients: RowGradientsOf,
+    grads: Sequence[torch.Tensor | None],
+    weights: Sequence[torch.Tensor],
+    gammas: Sequence[torch.Tensor | None],
+    kept: Sequence[torch.Tensor | None],
+    form: NumberFormat,
+    wants: Sequence[bool],
+) -> list[RowGradients | None]:
+    """Return the gradients of several weights, one after the other."""
+    found: list[RowGradients | None] = []
+    for grad, weight, gamma, used, inverse, wanted in zip(
+        grads, weights, gammas, kept[: len(weights)], kept[len(weights) :], wants, strict=True
+    ):
+        assert used is not None
+        found.append(None if grad is None else row_gradients(grad, weight, gamma, inverse, used, form, wanted, False))
+    return found
+
+
+def _see(
+    value: torch.Tensor, first: int, step: int, bounds: torch.Tensor, slot: int, samples: torch.Tensor, place: int
+) -> None:
+    bounds[slot, 0, 0], bounds[slot, 1, 0] = torch.aminmax(value)
+    kept = value.reshape(-1)[first::step]
+    samples[place : place + len(kept)] = kept
 
 
 def _counted(
-    joined: torch.Tensor, lengths: list[int], rows: list[int], exponents: list[int], half: int
+    samples: torch.Tensor, starts: list[int], lengths: list[int], rows: list[int], exponents: list[int], half: int
 ) -> torch.Tensor:
+    joined = torch.cat([samples[start : start + length] for start, length in zip(starts, lengths, strict=True)])
     device, total = joined.device, joined.numel()
     # A product with a power of two is exact, unless a tiny value becomes zero in it and so leaves its bin.
     exact = torch.float32 if max(exponents) <= 0 and joined.dtype != torch.float64 else torch.float64
@@ -237,8 +357,10 @@ def _counted(
 
 
 REFERENCE = Implementation(
-    "reference", _values, _masked_values, torch.mul, _value_gradients, _rows, _row_gradients, _seen, _counted
-)
+    "reference", _values, _masked_values, _inside_gradients, _value_gradients, _rows, _row_gradients,
+    functools.partial(rows_one_by_one, _rows), functools.partial(gradients_one_by_one, _row_gradients), _see, 1,
+    None, _counted,
+)  # fmt: skip
 
 
 @functools.cache
@@ -298,25 +420,39 @@ class _Values(torch.autograd.Function):
 
 
 class _Masked(torch.autograd.Function):
-    """As `_Values` with a scale that is not learned, keeping a byte for each value."""
+    """As `_Values` with a scale that is not learned, keeping a mask instead of the value."""
 
     @staticmethod
     def forward(
         ctx: Any,
         value: torch.Tensor,
+        other: torch.Tensor | None,
         scale: torch.Tensor,
         zero_point: torch.Tensor,
         form: NumberFormat,
         by: Implementation,
+        top: float | None,
     ) -> torch.Tensor:
-        rounded, inside = by.masked_values(value, scale, zero_point, form)
+        rounded, inside = by.masked_values(value, scale, zero_point, form, other, top)
         ctx.save_for_backward(inside)
-        ctx.by = by
+        ctx.by, ctx.layout = by, rounded.stride()
         return rounded
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return ctx.by.inside_gradients(grads[0], ctx.saved_tensors[0]), None, None, None, None
+        (inside,) = ctx.saved_tensors
+        found = ctx.by.inside_gradients(grads[0], inside, ctx.layout)
+        return found, found if ctx.needs_input_grad[1] else None, None, None, None, None, None
+
+
+# Past the wrapper that `torch.func` needs and nothing else does: it takes as long as a launch.
+_apply_masked: Any = super(torch.autograd.Function, _Masked).apply
+
+
+def _masked(*args: Any) -> Any:
+    if torch._C._are_functorch_transforms_active():
+        return _Masked.apply(*args)  # type: ignore[no-untyped-call]
+    return _apply_masked(*args)
 
 
 class _Rows(torch.autograd.Function):
@@ -327,27 +463,57 @@ class _Rows(torch.autograd.Function):
         ctx: Any,
         weight: torch.Tensor,
         gamma: torch.Tensor | None,
-        variance: torch.Tensor | None,
-        epsilon: float,
         scale: torch.Tensor | None,
+        norm: Norm | None,
         ratio: torch.Tensor,
         form: NumberFormat,
+        copy: torch.Tensor | None,
         by: Implementation,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        norm = None if variance is None else Norm(gamma, variance, epsilon)
-        rounded, used, inverse = by.rows(weight, norm, scale, ratio, form)
+    ) -> torch.Tensor:
+        rounded, used, inverse = by.rows(weight, norm, scale, ratio, form, copy)
         ctx.save_for_backward(weight, gamma, inverse, used, scale)
         ctx.form, ctx.by = form, by
-        ctx.mark_non_differentiable(used)
-        return rounded, used
+        return rounded
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         weight, gamma, inverse, used, scale = ctx.saved_tensors
         wants = ctx.needs_input_grad
-        found = ctx.by.row_gradients(grads[0], weight, gamma, inverse, used, ctx.form, wants[1], wants[4])
+        found = ctx.by.row_gradients(grads[0], weight, gamma, inverse, used, ctx.form, wants[1], wants[2])
         of_scale = None if found.scale is None else _signed(found.scale, scale)
-        return found.weight, found.gamma, None, None, of_scale, None, None, None
+        return found.weight, found.gamma, of_scale, None, None, None, None, None
+
+
+@dataclass
+class Token:
+    """Whether the backward pass of weights that were rounded together has begun."""
+
+    used: bool = False
+
+
+class _Together(torch.autograd.Function):
+    """Round several weights row by row, as `_Rows` does each."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, parts: Sequence[RowWeight], by: Implementation, token: Token, *tensors: torch.Tensor | None
+    ) -> tuple[torch.Tensor, ...]:
+        rounded, kept = by.rows_together(parts)
+        ctx.save_for_backward(*tensors, *kept)
+        ctx.form, ctx.by, ctx.token, ctx.count = parts[0].form, by, token, len(parts)
+        ctx.set_materialize_grads(False)
+        return tuple(rounded)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        ctx.token.used = True
+        count, saved = ctx.count, ctx.saved_tensors
+        weights, gammas, kept = saved[:count], saved[count : 2 * count], saved[2 * count :]
+        wants = ctx.needs_input_grad[3 + count :]
+        found = ctx.by.together_gradients(grads, weights, gammas, kept, ctx.form, wants)
+        of_weights = [None if one is None else one.weight for one in found]
+        of_gammas = [None if one is None else one.gamma for one in found]
+        return None, None, None, *of_weights, *of_gammas
 
 
 def _traced(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat) -> torch.Tensor:
@@ -379,12 +545,7 @@ def _traced_rows(
 
 
 def fake_quantize(
-    value: torch.Tensor,
-    scale: torch.Tensor,
-    zero_point: torch.Tensor,
-    form: NumberFormat,
-    *,
-    keeps_mask: bool = False,
+    value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
 ) -> torch.Tensor:
     """Quantize and dequantize; `scale` and `zero_point` broadcast against `value`.
 
@@ -393,7 +554,6 @@ def fake_quantize(
         scale: The step between two codes; a parameter gets the gradient of learned step size quantization.
         zero_point: The code of zero.
         form: The number format.
-        keeps_mask: Keep a byte for each value until the backward pass, not the value: for readers that keep nothing.
     """
     by = REFERENCE if scale.ndim or zero_point.ndim else implementation_for(value, form)
     learned = scale.requires_grad
@@ -401,18 +561,47 @@ def fake_quantize(
         return by.values(value, scale, zero_point, form)
     if torch.compiler.is_compiling():
         return _traced(value, scale, zero_point, form)
-    if keeps_mask and not learned:
-        masked: torch.Tensor = _Masked.apply(value, scale, zero_point, form, by)  # type: ignore[no-untyped-call]
+    # Where who made the value keeps it for its own backward pass, as a softmax does, keeping it here too is free.
+    if not (learned or hasattr(value.grad_fn, "_saved_result")):
+        masked: torch.Tensor = _masked(value, None, scale, zero_point, form, by, None)
         return masked
     result: torch.Tensor = _Values.apply(value, scale, zero_point, form, by)  # type: ignore[no-untyped-call]
     setattr(result, _SOURCE, (by, value, scale, zero_point, form))
     return result
 
 
+def fake_quantize_after(
+    other: torch.Tensor | None,
+    top: float | None,
+    value: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    form: NumberFormat,
+) -> torch.Tensor:
+    """Add, cut, quantize and dequantize as one step, with one scale that is not learned.
+
+    Args:
+        other: What is added first, of the same shape and type; `None` adds nothing.
+        top: Where the sum is cut, as at zero: infinity for a ReLU, 6 for a ReLU6; `None` cuts nothing.
+        value: What is rounded.
+        scale: The step between two codes.
+        zero_point: The code of zero.
+        form: The number format.
+    """
+    by = implementation_for(value, form)
+    rounded: torch.Tensor = _masked(value, other, scale, zero_point, form, by, top)
+    return rounded
+
+
 def fake_quantize_rows(
-    weight: torch.Tensor, norm: Norm | None, scale: torch.Tensor | None, ratio: torch.Tensor, form: NumberFormat
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantize and dequantize a weight with a scale for every row, and return the scales that were used.
+    weight: torch.Tensor,
+    norm: Norm | None,
+    scale: torch.Tensor | None,
+    ratio: torch.Tensor,
+    form: NumberFormat,
+    copy: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Quantize and dequantize a weight with a scale for every row.
 
     Args:
         weight: Its dimension 0 is the one of the scales.
@@ -420,31 +609,54 @@ def fake_quantize_rows(
         scale: The scales; `None` takes them from the peaks of the rows.
         ratio: The part of a row's peak that is kept.
         form: The number format.
+        copy: Where the scales that were used are noted, in float32.
     """
     by = implementation_for(weight, form)
-    gamma, variance, epsilon = (None, None, 0.0) if norm is None else (norm.gamma, norm.variance, norm.epsilon)
-    wanted = [part for part in (weight, gamma, scale) if part is not None and part.requires_grad]
-    if torch.is_grad_enabled() and wanted:
+    gamma = None if norm is None else norm.gamma
+    if torch.is_grad_enabled() and (
+        weight.requires_grad
+        or (gamma is not None and gamma.requires_grad)
+        or (scale is not None and scale.requires_grad)
+    ):
         if torch.compiler.is_compiling():
-            return _traced_rows(weight, norm, scale, ratio, form)
-        found: tuple[torch.Tensor, torch.Tensor] = _Rows.apply(  # type: ignore[no-untyped-call]
-            weight, gamma, variance, epsilon, scale, ratio, form, by
-        )
+            rounded, used = _traced_rows(weight, norm, scale, ratio, form)
+            if copy is not None:
+                copy.copy_(used)
+            return rounded
+        found: torch.Tensor = _Rows.apply(weight, gamma, scale, norm, ratio, form, copy, by)  # type: ignore[no-untyped-call]
         return found
-    return by.rows(weight, norm, scale, ratio, form)[:2]
+    return by.rows(weight, norm, scale, ratio, form, copy)[0]
 
 
-def kept_unrounded(*values: torch.Tensor) -> AbstractContextManager[object]:
+def fake_quantize_together(parts: Sequence[RowWeight], token: Token) -> tuple[torch.Tensor, ...]:
+    """Quantize and dequantize several weights of one format, as `fake_quantize_rows` does each."""
+    gammas = [None if part.norm is None else part.norm.gamma for part in parts]
+    by = implementation_for(parts[0].weight, parts[0].form)
+    found: tuple[torch.Tensor, ...] = _Together.apply(  # type: ignore[no-untyped-call]
+        parts, by, token, *[part.weight for part in parts], *gammas
+    )
+    return found
+
+
+def can_round_ahead() -> bool:
+    """Say whether weights may be rounded before they are asked for: not for a compiler, nor under others' hooks.
+
+    Checkpointing runs a part of the model again and must find it keeping the same.
+    """
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not _has_hooks()
+
+
+def kept_unrounded(*values: torch.Tensor) -> AbstractContextManager[object] | None:
     """Let what reads rounded values keep for its backward pass what they were rounded from, and round that again.
 
-    The unrounded value is kept anyway, by its own rounding and often by the layer before: without this, training would
-    need one more copy of every activation. Where others have such hooks in place (checkpointing), theirs are left.
+    The unrounded value is kept anyway, by its own rounding and by who made it: without this, training would need one
+    more copy of it. `None` where there is no such value, or where others have such hooks in place (checkpointing).
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return nullcontext()
+    if torch.compiler.is_compiling():
+        return None
     known = {value.data_ptr(): value for value in values if hasattr(value, _SOURCE)}
-    if not known or _has_hooks():
-        return nullcontext()
+    if not known or not torch.is_grad_enabled() or _has_hooks():
+        return None
     # No reference to the rounded value itself: it is what should go.
     sources = {at: (value.numel(), value.dtype, getattr(value, _SOURCE)) for at, value in known.items()}
 

@@ -1,10 +1,13 @@
-"""Fake quantization on a GPU: one Triton kernel forward and one backward for each quantizer, one for each observer.
+"""Fake quantization on a GPU: a Triton kernel each way for a value, with an add and a ReLU before it, and for weights.
 
 Bits are the reference's: divisions round to nearest (Triton's plain division does not), ties go to the even code, and
 sums over a row or a tensor are in float64 and always in the same order.
 """
 
+import functools
 import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +15,19 @@ import triton
 import triton.language as tl
 
 from embedl_deploy.nn.number import NumberFormat
-from embedl_deploy.nn.rounding import SMALLEST_SCALE, Implementation, Norm, RowGradients, Rows, Seen, damping
+from embedl_deploy.nn.rounding import (
+    SMALLEST_SCALE,
+    Implementation,
+    Norm,
+    RowGradients,
+    Rows,
+    RowWeight,
+    Unfinished,
+    damping,
+    gradients_one_by_one,
+    is_dense,
+    rows_one_by_one,
+)
 
 _BLOCK = 4096
 _WATCHERS = 528  # four for each multiprocessor of the largest GPUs
@@ -30,21 +45,35 @@ def _round_to_codes(ratio, low, high):  # type: ignore[no-untyped-def]
     return tl.where(whole == 0.0, clipped * 0.0, whole)
 
 
-@triton.jit(do_not_specialize_on_alignment=["scale_at", "zero_at"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize_on_alignment=["bits_at", "scale_at", "zero_at"])  # type: ignore[untyped-decorator]
 def _round_values(  # type: ignore[no-untyped-def]
-    x, y, inside_at, scale_at, zero_at, count, low, high, MASK: tl.constexpr, BLOCK: tl.constexpr
-):
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    x, other, y, bits_at, scale_at, zero_at, count, low, high, top,
+    ADDS: tl.constexpr, CUTS: tl.constexpr, MASK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # In rows of eight: the bits of a row are one byte of the mask.
+    row = tl.program_id(0).to(tl.int64) * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
+    lane = tl.arange(0, 8)
+    place = row[:, None] * 8 + lane[None, :]
     here = place < count
     scale = tl.maximum(tl.abs(tl.load(scale_at).to(tl.float32)), _SMALLEST)
     zero = tl.load(zero_at).to(tl.float32)
     value = tl.load(x + place, mask=here, other=0.0).to(tl.float32)
-    ratio = tl.div_rn(value, scale)
+    if ADDS:
+        value = value + tl.load(other + place, mask=here, other=0.0).to(tl.float32)
+        value = value.to(x.dtype.element_ty).to(tl.float32)
+    cut = value
+    if CUTS:
+        # Whatever is no number stays none.
+        cut = tl.where(value <= 0.0, 0.0, tl.where(value >= top, top, value))
+    ratio = tl.div_rn(cut, scale)
     codes = _round_to_codes(ratio, low - zero, high - zero)
     tl.store(y + place, (codes * scale).to(y.dtype.element_ty), mask=here)
     if MASK:
-        inside = (ratio >= low - zero) & (ratio <= high - zero)
-        tl.store(inside_at + place, inside.to(tl.int8), mask=here)
+        inside = here & (ratio >= low - zero) & (ratio <= high - zero)
+        if CUTS:
+            inside = inside & (value > 0.0) & (value < top)
+        bits = tl.sum(inside.to(tl.int32) << lane[None, :], 1)
+        tl.store(bits_at + row, bits.to(tl.uint8), mask=row * 8 < count)
 
 
 @triton.jit(do_not_specialize_on_alignment=["partial", "scale_at", "zero_at"])  # type: ignore[untyped-decorator]
@@ -66,13 +95,14 @@ def _value_gradients(  # type: ignore[no-untyped-def]
         tl.store(partial + tl.program_id(0), tl.sum(slope.to(tl.float64), 0))
 
 
-_ROW_VECTORS = ["gamma_at", "variance_at", "scale_at", "ratio_at", "used_at", "inverse_at"]
+_ROW_VECTORS = ["gamma_at", "variance_at", "scale_at", "ratio_at", "used_at", "inverse_at", "copy_at"]
 
 
 @triton.jit(do_not_specialize_on_alignment=_ROW_VECTORS)  # type: ignore[untyped-decorator]
 def _round_rows(  # type: ignore[no-untyped-def]
-    w, y, gamma_at, variance_at, scale_at, ratio_at, used_at, inverse_at, epsilon, columns, low, high,
-    NORM: tl.constexpr, GAMMA: tl.constexpr, FOLLOWS: tl.constexpr, RATIOS: tl.constexpr, BLOCK: tl.constexpr,
+    w, y, gamma_at, variance_at, scale_at, ratio_at, used_at, inverse_at, copy_at, epsilon, columns, low, high,
+    NORM: tl.constexpr, GAMMA: tl.constexpr, FOLLOWS: tl.constexpr, RATIOS: tl.constexpr, COPY: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     start = row * columns
@@ -98,6 +128,8 @@ def _round_rows(  # type: ignore[no-untyped-def]
     else:
         scale = tl.maximum(tl.abs(tl.load(scale_at + row).to(tl.float32)), _SMALLEST)
     tl.store(used_at + row, scale)
+    if COPY:
+        tl.store(copy_at + row, scale.to(copy_at.dtype.element_ty))
     for first in range(0, columns, BLOCK):
         place = first + tl.arange(0, BLOCK)
         here = place < columns
@@ -164,21 +196,26 @@ def _row_gradients(  # type: ignore[no-untyped-def]
         tl.store(dscale + row, total * damp)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _keep_inside(g, inside_at, dx, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+@triton.jit(do_not_specialize_on_alignment=["bits_at"])  # type: ignore[untyped-decorator]
+def _keep_inside(g, bits_at, dx, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64) * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
+    lane = tl.arange(0, 8)
+    place = row[:, None] * 8 + lane[None, :]
     here = place < count
     grad = tl.load(g + place, mask=here, other=0.0)
-    inside = tl.load(inside_at + place, mask=here, other=0) != 0
+    bits = tl.load(bits_at + row, mask=row * 8 < count, other=0).to(tl.int32)
+    inside = ((bits[:, None] >> lane[None, :]) & 1) != 0
     tl.store(dx + place, tl.where(inside, grad, grad * 0.0), mask=here)
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize=["first", "step", "kept_count"], do_not_specialize_on_alignment=["bounds", "kept"]
+    do_not_specialize=["first", "step", "kept_count", "kept_at", "slot"],
+    do_not_specialize_on_alignment=["bounds", "kept"],
 )
 def _watch(  # type: ignore[no-untyped-def]
-    x, bounds, kept, count, first, step, kept_count, WATCHERS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr
-):
+    x, bounds, kept, count, first, step, kept_count, kept_at, slot,
+    WATCHERS: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
     watcher = tl.program_id(0)
     lows = tl.full([BLOCK], float("inf"), tl.float32)
     highs = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -192,61 +229,125 @@ def _watch(  # type: ignore[no-untyped-def]
         odd |= (value != value).to(tl.int32)
     least, most = tl.min(lows, 0), tl.max(highs, 0)
     strange = tl.max(odd, 0) > 0
+    bounds += slot * (2 * WATCHERS)
     tl.store(bounds + watcher, tl.where(strange, float("nan"), least))
     tl.store(bounds + WATCHERS + watcher, tl.where(strange, float("nan"), most))
     for block in range(watcher, tl.cdiv(kept_count, FEW), WATCHERS):
         number = block * FEW + tl.arange(0, FEW)
         wanted = number < kept_count
-        tl.store(kept + number, tl.load(x + first + number * step, mask=wanted), mask=wanted)
+        tl.store(kept + kept_at + number, tl.load(x + first + number * step, mask=wanted), mask=wanted)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _finished(  # type: ignore[no-untyped-def]
+    x, other, bias, place, plane, here, channels, top, ADDS: tl.constexpr, BIAS: tl.constexpr, CUTS: tl.constexpr
+):
+    value = tl.load(x + place, mask=here, other=0.0).to(tl.float32)
+    if BIAS:
+        value = value + tl.load(bias + plane % channels, mask=here, other=0.0).to(tl.float32)
+        value = value.to(x.dtype.element_ty).to(tl.float32)
+    if ADDS:
+        value = value + tl.load(other + place, mask=here, other=0.0).to(tl.float32)
+        value = value.to(x.dtype.element_ty).to(tl.float32)
+    if CUTS:
+        # Whatever is no number stays none.
+        value = tl.where(value <= 0.0, 0.0, tl.where(value >= top, top, value))
+    return value
 
 
 @triton.jit(  # type: ignore[untyped-decorator]
-    do_not_specialize_on_alignment=["x", "starts", "rows", "factors", "counts"],
+    do_not_specialize=["first", "step", "kept_count", "kept_at", "slot", "channels"],
+    do_not_specialize_on_alignment=["bounds", "kept", "bias"],
 )
-def _count_bins(x, starts, rows, factors, counts, HALF: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _finish_and_watch(  # type: ignore[no-untyped-def]
+    x, other, bias, y, bounds, kept, count, inner, channels, top, first, step, kept_count, kept_at, slot,
+    ADDS: tl.constexpr, BIAS: tl.constexpr, CUTS: tl.constexpr, WATCHERS: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    # In rows of one channel each: its number is found once a row, not once an element.
+    watcher = tl.program_id(0)
+    planes = tl.cdiv(count, inner)
+    across = tl.cdiv(inner, COLUMNS)
+    lows = tl.full([ROWS, COLUMNS], float("inf"), tl.float32)
+    highs = tl.full([ROWS, COLUMNS], float("-inf"), tl.float32)
+    odd = tl.zeros([ROWS, COLUMNS], tl.int32)
+    for block in range(watcher, tl.cdiv(planes, ROWS) * across, WATCHERS):
+        plane = (block // across) * ROWS + tl.arange(0, ROWS)[:, None]
+        column = (block % across) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+        place = plane * inner + column
+        here = (plane < planes) & (column < inner) & (place < count)
+        value = _finished(x, other, bias, place, plane, here, channels, top, ADDS, BIAS, CUTS)
+        tl.store(y + place, value.to(y.dtype.element_ty), mask=here)
+        lows = tl.minimum(lows, tl.where(here, value, float("inf")))
+        highs = tl.maximum(highs, tl.where(here, value, float("-inf")))
+        odd |= (here & (value != value)).to(tl.int32)
+    least, most = tl.min(tl.min(lows, 1), 0), tl.max(tl.max(highs, 1), 0)
+    strange = tl.max(tl.max(odd, 1), 0) > 0
+    bounds += slot * (2 * WATCHERS)
+    tl.store(bounds + watcher, tl.where(strange, float("nan"), least))
+    tl.store(bounds + WATCHERS + watcher, tl.where(strange, float("nan"), most))
+    for block in range(watcher, tl.cdiv(kept_count, FEW), WATCHERS):
+        number = block * FEW + tl.arange(0, FEW)
+        wanted = number < kept_count
+        place = first + number * step
+        value = _finished(x, other, bias, place, place // inner, wanted, channels, top, ADDS, BIAS, CUTS)
+        tl.store(kept + kept_at + number, value.to(kept.dtype.element_ty), mask=wanted)
+
+
+@triton.jit(do_not_specialize_on_alignment=["x", "table", "counts"])  # type: ignore[untyped-decorator]
+def _count_bins(x, table, counts, parts, HALF: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     part = tl.program_id(0)
-    start, end = tl.load(starts + part), tl.load(starts + part + 1)
-    row, factor = tl.load(rows + part), tl.load(factors + part)
-    for first in range(tl.program_id(1) * BLOCK, end - start, tl.num_programs(1) * BLOCK):
+    start, length = tl.load(table + part), tl.load(table + parts + part)
+    row = tl.load(table + 2 * parts + part)
+    factor = tl.load(table + 3 * parts + part).to(tl.float64, bitcast=True)
+    for first in range(tl.program_id(1) * BLOCK, length, tl.num_programs(1) * BLOCK):
         place = first + tl.arange(0, BLOCK)
-        here = place < end - start
+        here = place < length
         value = tl.load(x + start + place, mask=here, other=0.0).to(tl.float64)
         bins = tl.floor(value * factor).to(tl.int64) + HALF
         # Half of what follows a ReLU is zero: all of it waiting for one address would take longer than the rest.
         middle = here & (bins == HALF)
-        tl.atomic_add(counts + row * (2 * HALF) + HALF, tl.sum(middle.to(tl.int64), 0))
-        ones = tl.full([BLOCK], 1, tl.int64)
+        tl.atomic_add(counts + row * (2 * HALF) + HALF, tl.sum(middle.to(tl.int32), 0))
+        ones = tl.full([BLOCK], 1, tl.int32)
         tl.atomic_add(counts + row * (2 * HALF) + bins, ones, mask=here & (bins != HALF))
 
 
-_COMPILED: dict[tuple[Any, ...], Any] = {}
+_COMPILED: dict[tuple[Any, ...], tuple[Any, Any, Any]] = {}
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # missing where torch has no GPU
+_current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 
 
-def _launch(kernel: Any, key: tuple[Any, ...], grid: int, args: tuple[Any, ...], warps: int) -> None:
+def _launch(
+    kernel: Any,
+    key: tuple[Any, ...],
+    grid: int,
+    tensors: tuple[Any, ...],
+    rest: tuple[Any, ...],
+    warps: int,
+) -> None:
     """Start a kernel; one that was compiled for arguments like these is called directly.
 
-    Triton's own dispatch looks at every argument each time, which takes longer than most of these kernels run.
+    Triton's own dispatch looks at every argument each time, which takes longer than most of these kernels run. `key`
+    is what it would look at, the number of the device first.
     """
-    found = _COMPILED.get(key)
-    if found is not None:
-        found[(grid, 1, 1)](*args)
+    device = key[0]
+    if device >= 0 and device != _current_device():
+        with torch.cuda.device(device):
+            _launch(kernel, key, grid, tensors, rest, warps)
         return
-    made = kernel[(grid,)](*args, num_warps=warps)
-    if made is not None:  # an interpreter compiles nothing
-        _COMPILED[key] = made
-
-
-def _is_dense(value: torch.Tensor) -> bool:
-    """Say whether a tensor's elements are one piece of memory, in whatever order of dimensions."""
-    if value.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+    found = _COMPILED.get(key)
+    if found is None:
+        made = kernel[(grid,)](*tensors, *rest, num_warps=warps)
+        if made is not None:  # an interpreter compiles nothing
+            _COMPILED[key] = made.run, made.function, made.packed_metadata
+        return
+    run, function, metadata = found
+    # Addresses: the launcher would ask the driver about every tensor.
+    addresses = [
+        None if one is None else tuple([part.data_ptr() for part in one]) if type(one) is tuple else one.data_ptr()
+        for one in tensors
+    ]
+    run(grid, 1, 1, _current_stream(device), function, metadata, None, None, None, *addresses, *rest)
 
 
 def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -254,35 +355,38 @@ def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return value if value.stride() == like.stride() else torch.empty_like(like, dtype=value.dtype).copy_(value)
 
 
-def _kind(size: int, *tensors: torch.Tensor) -> tuple[Any, ...]:
-    """Return what Triton compiles differently for: the device, types, and whether loads may be wide."""
-    wide = size % 16 == 0, size == 1
-    return (tensors[0].device.index, wide, *[(one.dtype, one.data_ptr() % 16) for one in tensors])
-
-
 def _values(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat) -> torch.Tensor:
-    return _round(value, scale, zero_point, form, None)
-
-
-def _round(
-    value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat, inside: torch.Tensor | None
-) -> torch.Tensor:
-    if not _is_dense(value):
+    if not is_dense(value):
         value = value.contiguous()
-    result, count, masks = torch.empty_like(value), value.numel(), inside is not None
-    key = ("values", masks, *_kind(count, value), scale.dtype, zero_point.dtype)
-    args = (value, result, inside, scale, zero_point, count, form.low, form.high, masks, _BLOCK)
-    _launch(_round_values, key, -(-count // _BLOCK), args, 8)
+    result, count, at = torch.empty_like(value), value.numel(), value.data_ptr()
+    key = (value.get_device(), 0, value.dtype, scale.dtype, zero_point.dtype, at & 15, count & 15, count == 1)
+    rest = (count, *form.borders, 0.0, False, False, False, _BLOCK)
+    _launch(_round_values, key, -(-count // _BLOCK), (value, None, result, None, scale, zero_point), rest, 8)
     return result
 
 
 def _masked_values(
-    value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat
+    value: torch.Tensor,
+    scale: torch.Tensor,
+    zero_point: torch.Tensor,
+    form: NumberFormat,
+    other: torch.Tensor | None,
+    top: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if not _is_dense(value):
+    if not is_dense(value):
         value = value.contiguous()
-    inside = torch.empty_like(value, dtype=torch.int8)
-    return _round(value, scale, zero_point, form, inside), inside
+    adds, cuts = other is not None, top is not None
+    if other is not None:
+        other = _laid_out(other, value)
+    result, count = torch.empty_like(value), value.numel()
+    device = value.get_device()
+    bits = torch.empty((count + 7) // 8, dtype=torch.uint8, device=value.device)
+    aligned = (value.data_ptr() & 15, 0 if other is None else other.data_ptr() & 15, count & 15, count == 1)
+    key = (device, 1, adds, cuts, value.dtype, scale.dtype, zero_point.dtype, *aligned)
+    borders = *form.borders, top if cuts else 0.0
+    tensors = (value, other, result, bits, scale, zero_point)
+    _launch(_round_values, key, -(-count // _BLOCK), tensors, (count, *borders, adds, cuts, True, _BLOCK), 8)
+    return result, bits
 
 
 def _gradients_of_values(
@@ -293,47 +397,59 @@ def _gradients_of_values(
     form: NumberFormat,
     learned: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    if not _is_dense(value):
+    if not is_dense(value):
         value = value.contiguous()
     grad, count = _laid_out(grad, value), value.numel()
     result, grid = torch.empty_like(grad), -(-count // _BLOCK)
     partial: Any = torch.empty(grid, dtype=torch.float64, device=value.device) if learned else None
-    key = ("value gradients", learned, *_kind(count, grad, value), scale.dtype, zero_point.dtype)
-    args = (grad, value, result, partial, scale, zero_point, count, form.low, form.high, learned, _BLOCK)
-    _launch(_value_gradients, key, grid, args, 8)
+    aligned = (grad.data_ptr() & 15, value.data_ptr() & 15, count & 15, count == 1)
+    key = (value.get_device(), 2, learned, grad.dtype, value.dtype, scale.dtype, zero_point.dtype, *aligned)
+    tensors = (grad, value, result, partial, scale, zero_point)
+    _launch(_value_gradients, key, grid, tensors, (count, form.low, form.high, learned, _BLOCK), 8)
     if not learned:
         return result, None
     total = partial.sum() * damping(count, scale.numel(), form)
     return result, torch.where(scale.abs() >= SMALLEST_SCALE, total * scale.sign(), 0.0).to(scale.dtype)
 
 
-def _shape_of_rows(weight: torch.Tensor) -> tuple[int, int, int]:
-    """Return rows, columns and the columns that a program takes at once."""
-    rows = weight.shape[0]
-    columns = weight.numel() // rows
-    return rows, columns, min(max(1 << (columns - 1).bit_length(), 16), 2048)
+@functools.cache
+def _block(columns: int) -> int:
+    """Return the columns of a row that a program takes at once."""
+    return min(max(1 << (columns - 1).bit_length(), 16), 2048)
 
 
 def _has_rows(weight: torch.Tensor) -> bool:
     """Say whether every row is one piece of memory and follows the one before."""
-    return _is_dense(weight) and (weight.shape[0] == 1 or weight.stride(0) == weight.numel() // weight.shape[0])
+    if weight.is_contiguous():
+        return True
+    return is_dense(weight) and (weight.shape[0] == 1 or weight.stride(0) == weight.numel() // weight.shape[0])
 
 
 def _rows(
-    weight: torch.Tensor, norm: Norm | None, scale: torch.Tensor | None, ratio: torch.Tensor, form: NumberFormat
+    weight: torch.Tensor,
+    norm: Norm | None,
+    scale: torch.Tensor | None,
+    ratio: torch.Tensor,
+    form: NumberFormat,
+    copy: torch.Tensor | None,
 ) -> Rows:
     if not _has_rows(weight):
         weight = weight.contiguous()
-    rows, columns, block = _shape_of_rows(weight)
+    rows = weight.shape[0]
+    columns = weight.numel() // rows
+    block = _block(columns)
     result = torch.empty_like(weight)
     used = torch.empty(rows, dtype=torch.float32, device=weight.device)
     inverse = None if norm is None else torch.empty_like(used)
     gamma, variance, epsilon = (None, None, 0.0) if norm is None else (norm.gamma, norm.variance, norm.epsilon)
-    types = [None if one is None else one.dtype for one in (gamma, variance, scale, ratio)]
-    key = ("rows", *_kind(columns, weight), *types, ratio.ndim, block)
-    flags = (norm is not None, gamma is not None, scale is None, int(ratio.ndim > 0), block)
-    args = (weight, result, gamma, variance, scale, ratio, used, inverse, epsilon, columns, form.low, form.high, *flags)
-    _launch(_round_rows, key, rows, args, 4)
+    key = (
+        weight.get_device(), 3, weight.dtype, weight.data_ptr() & 15, columns & 15, columns == 1, block,
+        None if gamma is None else gamma.dtype, None if variance is None else variance.dtype,
+        None if scale is None else scale.dtype, ratio.dtype, ratio.ndim, None if copy is None else copy.dtype,
+    )  # fmt: skip
+    flags = (norm is not None, gamma is not None, scale is None, int(ratio.ndim > 0), copy is not None, block)
+    tensors = (weight, result, gamma, variance, scale, ratio, used, inverse, copy)
+    _launch(_round_rows, key, rows, tensors, (epsilon, columns, form.low, form.high, *flags), 4)
     return result, used, inverse
 
 
@@ -349,50 +465,283 @@ def _gradients_of_rows(
 ) -> RowGradients:
     if not _has_rows(weight):
         weight = weight.contiguous()
-    rows, columns, block = _shape_of_rows(weight)
+    rows = weight.shape[0]
+    columns = weight.numel() // rows
+    block = _block(columns)
     grad = _laid_out(grad, weight)
     result = torch.empty_like(grad)
     of_gamma = torch.empty_like(gamma) if wants_gamma and gamma is not None else None
     of_scale = torch.empty(rows, dtype=torch.float64, device=weight.device) if wants_scale else None
     flags = (inverse is not None, gamma is not None, of_gamma is not None, wants_scale, block)
-    key = ("row gradients", *_kind(columns, grad, weight), None if gamma is None else gamma.dtype, *flags)
-    damp = damping(weight.numel(), rows, form)
-    args = (grad, weight, result, gamma, inverse, used, of_gamma, of_scale, damp, columns, form.low, form.high, *flags)
-    _launch(_row_gradients, key, rows, args, 4)
+    aligned = (grad.data_ptr() & 15, weight.data_ptr() & 15, columns & 15, columns == 1)
+    key = (weight.get_device(), 4, grad.dtype, weight.dtype, None if gamma is None else gamma.dtype, *aligned, *flags)
+    damp = damping(weight.numel(), rows, form) if wants_scale else 1.0
+    tensors = (grad, weight, result, gamma, inverse, used, of_gamma, of_scale)
+    _launch(_row_gradients, key, rows, tensors, (damp, columns, form.low, form.high, *flags), 4)
     return RowGradients(result, of_gamma, of_scale)
 
 
-def _inside_gradients(grad: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
-    grad, count = _laid_out(grad, inside), grad.numel()
-    result = torch.empty_like(grad)
-    key = ("inside", *_kind(count, grad, inside))
-    _launch(_keep_inside, key, -(-count // _BLOCK), (grad, inside, result, count, _BLOCK), 8)
+@triton.jit  # type: ignore[untyped-decorator]
+def _part_of(row, table, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the weight that a row belongs to, the row's number in it, its columns, and where the weight begins."""
+    part = 0
+    for each in tl.static_range(1, PARTS):
+        part += (row >= tl.load(table + each)).to(tl.int32)
+    return part, row - tl.load(table + part), tl.load(table + PARTS + part), tl.load(table + 2 * PARTS + part)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _chosen(pointers, part, PARTS: tl.constexpr):  # type: ignore[no-untyped-def]
+    found = pointers[0]
+    for each in tl.static_range(1, PARTS):
+        found = tl.where(part == each, pointers[each], found)
+    return found
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _round_rows_together(  # type: ignore[no-untyped-def]
+    ws, gammas, variances, ratios, copies, y, kept, table, epsilon, total, low, high,
+    NORM: tl.constexpr, GAMMA: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0)
+    part, row, columns, begin = _part_of(place, table, PARTS)
+    w = _chosen(ws, part, PARTS) + row * columns
+    out = y + begin + row * columns
+    factor = 1.0
+    if NORM:
+        inverse = tl.div_rn(1.0, tl.sqrt_rn(tl.load(_chosen(variances, part, PARTS) + row) + epsilon))
+        tl.store(kept + total + place, inverse)
+        factor = inverse
+        if GAMMA:
+            factor = inverse * tl.load(_chosen(gammas, part, PARTS) + row)
+        factor = tl.where(tl.abs(factor) < _SMALLEST, 1.0, factor)
+    peaks = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, columns, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(w + at, mask=at < columns, other=0.0).to(tl.float32)
+        if NORM:
+            value = value * factor
+        peaks = tl.maximum(peaks, tl.abs(value), propagate_nan=tl.PropagateNan.ALL)
+    scale = tl.div_rn(tl.max(peaks, 0) * tl.load(_chosen(ratios, part, PARTS) + row), high)
+    scale = tl.where(scale >= _SMALLEST, scale, 1.0)
+    tl.store(kept + place, scale)
+    tl.store(_chosen(copies, part, PARTS) + row, scale)
+    for first in range(0, columns, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(w + at, mask=at < columns, other=0.0).to(tl.float32)
+        if NORM:
+            value = value * factor
+        rounded = _round_to_codes(tl.div_rn(value, scale), low, high) * scale
+        if NORM:
+            rounded = tl.div_rn(rounded, factor)
+        tl.store(out + at, rounded.to(y.dtype.element_ty), mask=at < columns)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _row_gradients_together(  # type: ignore[no-untyped-def]
+    gs, ws, gammas, dw, dgamma, kept, table, total, low, high,
+    NORM: tl.constexpr, GAMMA: tl.constexpr, OF_GAMMA: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0)
+    part, row, columns, begin = _part_of(place, table, PARTS)
+    w = _chosen(ws, part, PARTS) + row * columns
+    g = _chosen(gs, part, PARTS) + row * columns
+    out = dw + begin + row * columns
+    factor = 1.0
+    inverse = 1.0
+    plain = 1.0
+    if NORM:
+        inverse = tl.load(kept + total + place)
+        plain = inverse
+        if GAMMA:
+            plain = inverse * tl.load(_chosen(gammas, part, PARTS) + row)
+        factor = tl.where(tl.abs(plain) < _SMALLEST, 1.0, plain)
+    scale = tl.load(kept + place)
+    of_gamma = tl.zeros([BLOCK], tl.float64)
+    for first in range(0, columns, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        here = at < columns
+        value = tl.load(w + at, mask=here, other=0.0).to(tl.float32)
+        grad = tl.load(g + at, mask=here, other=0.0)
+        if NORM:
+            value = value * factor
+        ratio = tl.div_rn(value, scale)
+        inside = (ratio >= low) & (ratio <= high)
+        tl.store(out + at, tl.where(inside, grad, grad * 0.0), mask=here)
+        if OF_GAMMA:
+            # As in `_row_gradients`.
+            rounded = (_round_to_codes(ratio, low, high) * scale).to(tl.float64)
+            apart = (tl.where(inside, value, 0.0).to(tl.float64) - rounded).to(tl.float32)
+            of_gamma += (apart * grad.to(tl.float32)).to(tl.float64)
+    if OF_GAMMA:
+        over = factor.to(tl.float64)  # type: ignore[attr-defined]
+        slope = tl.sum(of_gamma, 0) / (over * over) * inverse.to(tl.float64)  # type: ignore[attr-defined]
+        tl.store(dgamma + place, tl.where(tl.abs(plain) < _SMALLEST, 0.0, slope).to(tl.float32))
+
+
+_TOGETHER_BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where the rows of several weights go."""
+
+    rows: int
+    size: int  # elements of the results, each begun where a load of 16 bytes may begin
+    begins: tuple[int, ...]
+    row_begins: tuple[int, ...]
+    table: torch.Tensor
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(shapes: tuple[tuple[int, int], ...], device: torch.device) -> _Plan:
+    rows = [shape[0] for shape in shapes]
+    row_begins = [0, *itertools.accumulate(rows)][:-1]
+    sizes = [-(-row * columns // 16) * 16 for row, columns in shapes]
+    begins = [0, *itertools.accumulate(sizes)][:-1]
+    table = torch.tensor([*row_begins, *[columns for _, columns in shapes], *begins], device=device)
+    return _Plan(sum(rows), sum(sizes), tuple(begins), tuple(row_begins), table)
+
+
+def _shapes(weights: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    return tuple((weight.shape[0], weight.numel() // weight.shape[0]) for weight in weights)
+
+
+def _laid(flat: torch.Tensor, weights: Sequence[torch.Tensor], begins: tuple[int, ...]) -> list[torch.Tensor]:
+    return [
+        flat.as_strided(weight.shape, weight.stride(), begin) for weight, begin in zip(weights, begins, strict=True)
+    ]
+
+
+def _is_plain(vector: torch.Tensor | None) -> bool:
+    return vector is None or (vector.dtype == torch.float32 and vector.is_contiguous())
+
+
+def _rows_together(parts: Sequence[RowWeight]) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
+    weights, norm = [part.weight for part in parts], parts[0].norm
+    fits = all(
+        _has_rows(part.weight) and part.ratio.ndim and _is_plain(part.ratio) and _is_plain(part.copy)
+        and (part.norm is None or (_is_plain(part.norm.gamma) and _is_plain(part.norm.variance)))
+        for part in parts
+    )  # fmt: skip
+    if not fits:
+        return rows_one_by_one(_rows, parts)
+    first, form = weights[0], parts[0].form
+    plan = _plan(_shapes(weights), first.device)
+    flat = torch.empty(plan.size, dtype=first.dtype, device=first.device)
+    kept = torch.empty(plan.rows if norm is None else 2 * plan.rows, device=first.device)
+    has_gamma = norm is not None and norm.gamma is not None
+    tensors: tuple[Any, ...] = (
+        tuple(weights),
+        tuple(part.norm.gamma for part in parts if part.norm is not None) if has_gamma else None,
+        None if norm is None else tuple(part.norm.variance for part in parts if part.norm is not None),
+        tuple(part.ratio for part in parts),
+        tuple(part.copy for part in parts),
+    )
+    aligned = tuple(one.data_ptr() & 15 for several in tensors if several is not None for one in several)
+    flags = (norm is not None, has_gamma, len(parts), _TOGETHER_BLOCK)
+    odd = plan.rows & 15, plan.rows == 1
+    key = (first.get_device(), 7, first.dtype, *flags, *odd, aligned if any(aligned) else None)
+    rest = (0.0 if norm is None else norm.epsilon, plan.rows, form.low, form.high, *flags)
+    _launch(_round_rows_together, key, plan.rows, (*tensors, flat, kept, plan.table), rest, 4)
+    return _laid(flat, weights, plan.begins), [kept]
+
+
+def _gradients_together(
+    grads: Sequence[torch.Tensor | None],
+    weights: Sequence[torch.Tensor],
+    gammas: Sequence[torch.Tensor | None],
+    kept: Sequence[torch.Tensor | None],
+    form: NumberFormat,
+    wants: Sequence[bool],
+) -> list[RowGradients | None]:
+    if len(kept) == 2 * len(weights):
+        return gradients_one_by_one(_gradients_of_rows, grads, weights, gammas, kept, form, wants)
+    first, both = weights[0], kept[0]
+    plan = _plan(_shapes(weights), first.device)
+    assert both is not None
+    has_norm, has_gamma = both.numel() > plan.rows, gammas[0] is not None
+    given = [grad for grad in grads if grad is not None]
+    if len(given) < len(weights) or len({*wants}) > 1 or any(grad.dtype != first.dtype for grad in given):
+        used, rows = both[: plan.rows], [shape[0] for shape in _shapes(weights)]
+        inverse: Sequence[torch.Tensor | None] = [None] * len(weights)
+        if has_norm:
+            inverse = torch.split(both[plan.rows :], rows)
+        parts = [*torch.split(used, rows), *inverse]
+        return gradients_one_by_one(_gradients_of_rows, grads, weights, gammas, parts, form, wants)
+    laid = tuple(_laid_out(grad, weight) for grad, weight in zip(given, weights, strict=True))
+    flat = torch.empty(plan.size, dtype=first.dtype, device=first.device)
+    of_gamma = torch.empty(plan.rows, device=first.device) if wants[0] else None
+    tensors: tuple[Any, ...] = (laid, tuple(weights), tuple(gammas) if has_gamma else None)
+    aligned = tuple(one.data_ptr() & 15 for several in tensors if several is not None for one in several)
+    flags = (has_norm, has_gamma, of_gamma is not None, len(weights), _TOGETHER_BLOCK)
+    odd = plan.rows & 15, plan.rows == 1
+    key = (first.get_device(), 8, first.dtype, *flags, *odd, aligned if any(aligned) else None)
+    rest = (plan.rows, form.low, form.high, *flags)
+    _launch(_row_gradients_together, key, plan.rows, (*tensors, flat, of_gamma, both, plan.table), rest, 4)
+    results = _laid(flat, weights, plan.begins)
+    if of_gamma is None:
+        return [RowGradients(result, None, None) for result in results]
+    slopes = torch.split(of_gamma, [shape[0] for shape in _shapes(weights)])
+    return [RowGradients(result, slope, None) for result, slope in zip(results, slopes, strict=True)]
+
+
+def _inside_gradients(grad: torch.Tensor, bits: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    if grad.stride() != stride:
+        grad = torch.empty_strided(grad.shape, stride, dtype=grad.dtype, device=grad.device).copy_(grad)
+    result, count = torch.empty_like(grad), grad.numel()
+    key = (grad.get_device(), 5, grad.dtype, grad.data_ptr() & 15, count & 15, count == 1)
+    _launch(_keep_inside, key, -(-count // _BLOCK), (grad, bits, result), (count, _BLOCK), 8)
     return result
 
 
-def _seen(value: torch.Tensor, first: int, step: int) -> Seen:
+def _see(
+    value: torch.Tensor, first: int, step: int, bounds: torch.Tensor, slot: int, samples: torch.Tensor, place: int
+) -> None:
     count = value.numel()
-    kept = torch.empty(-(-(count - first) // step), dtype=value.dtype, device=value.device)
-    bounds = torch.empty(2, _WATCHERS, dtype=torch.float32, device=value.device)
-    args = (value, bounds, kept, count, first, step, kept.numel(), _WATCHERS, _BLOCK, 128)
-    _launch(_watch, ("seen", *_kind(count, value)), _WATCHERS, args, 8)
-    return bounds[0], bounds[1], kept
+    kept = -(-(count - first) // step)
+    key = (value.get_device(), 6, value.dtype, samples.dtype, value.data_ptr() & 15, count & 15, count == 1)
+    rest = (count, first, step, kept, place, slot, _WATCHERS, _BLOCK, 128)
+    _launch(_watch, key, _WATCHERS, (value, bounds, samples), rest, 8)
+
+
+def _see_finished(
+    left: Unfinished,
+    result: torch.Tensor,
+    first: int,
+    step: int,
+    bounds: torch.Tensor,
+    slot: int,
+    samples: torch.Tensor,
+    place: int,
+) -> None:
+    value, bias, other, top = left.value, left.bias, left.other, left.top
+    count = value.numel()
+    kept = -(-(count - first) // step)
+    channels, inner = (1, 1024) if bias is None else (bias.numel(), count // (value.shape[0] * bias.numel()))
+    columns = min(_block(inner), 1024)
+    flags = (other is not None, bias is not None, top is not None, _WATCHERS, 4096 // columns, columns, 128)
+    others = (0 if other is None else other.data_ptr() & 15, None if bias is None else bias.dtype)
+    aligned = (value.data_ptr() & 15, count & 15, count == 1, inner & 15, inner == 1)
+    key = (value.get_device(), 9, value.dtype, samples.dtype, *others, *aligned, *flags[:3], columns)
+    rest = (count, inner, channels, 0.0 if top is None else top, first, step, kept, place, slot, *flags)
+    _launch(_finish_and_watch, key, _WATCHERS, (value, other, bias, result, bounds, samples), rest, 8)
 
 
 def _counted(
-    joined: torch.Tensor, lengths: list[int], rows: list[int], exponents: list[int], half: int
+    samples: torch.Tensor, starts: list[int], lengths: list[int], rows: list[int], exponents: list[int], half: int
 ) -> torch.Tensor:
-    device = joined.device
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], device=device)
-    owners = torch.tensor(rows, device=device)
-    factors = torch.tensor([2.0 ** -exponents[row] for row in rows], dtype=torch.float64, device=device)
-    counts = torch.zeros(len(exponents), 2 * half, dtype=torch.int64, device=device)
+    factors = torch.tensor([2.0 ** -exponents[row] for row in rows], dtype=torch.float64).view(torch.int64)
+    # One table: every transfer waits for the device.
+    table = torch.cat([torch.tensor(starts + lengths + rows), factors]).to(samples.device)
+    counts = torch.zeros(len(exponents), 2 * half, dtype=torch.int32, device=samples.device)
     grid = (len(lengths), min(-(-max(lengths) // 1024), 64))
-    _count_bins[grid](joined, starts, owners, factors, counts, HALF=half, BLOCK=1024, num_warps=4)
+    _count_bins[grid](samples, table, counts, len(lengths), HALF=half, BLOCK=1024, num_warps=4)
     return counts
 
 
 TRITON = Implementation(
-    "triton", _values, _masked_values, _inside_gradients, _gradients_of_values, _rows, _gradients_of_rows, _seen,
+    "triton", _values, _masked_values, _inside_gradients, _gradients_of_values, _rows, _gradients_of_rows,
+    _rows_together, _gradients_together, _see, _WATCHERS, _see_finished,
     _counted,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from embedl_deploy._graph.run import evaluating
+from embedl_deploy._graph.run import evaluating_parts
 from embedl_deploy.errors import CalibrationError
 from embedl_deploy.nn import Mode, QuantizedLayer, Quantizer, QuantStub, WeightQuantizer
-from embedl_deploy.nn.rounding import fake_quantize
+from embedl_deploy.nn.quantized import hold_folded
+from embedl_deploy.nn.rounding import Unfinished, fake_quantize
 from embedl_deploy.quantize._config import CalibrationMethod, QuantConfig
 from embedl_deploy.quantize._formats import settle_formats
 from embedl_deploy.quantize._histogram import Calibration, Histogram, Inbox
-from embedl_deploy.quantize._insert import layers_of, stubs_of
 from embedl_deploy.quantize._quantization import Samples, put_quantization, quantization_of
 from embedl_deploy.quantize._range import solve_all
 from embedl_deploy.quantize._ranks import has_ranks, merge_ranks
@@ -98,8 +98,10 @@ def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = Fal
             f"forward_loop is one {type(forward_loop).__name__}; it is a list or loader of batches, "
             "or a function that runs them: for a single batch give [batch]."
         )
-    statistics = {name: Histogram() for name, stub in stubs_of(model) if stub.fixed is None}
-    with _watching(model, statistics) as empty, evaluating([model]):
+    parts = dict(model.named_modules())
+    stubs = {name: part for name, part in parts.items() if isinstance(part, QuantStub)}
+    statistics = {name: Histogram() for name, stub in stubs.items() if stub.fixed is None}
+    with _watching(parts.values(), stubs, statistics) as empty, evaluating_parts(parts.values()):
         if callable(forward_loop):
             forward_loop(model)
         else:
@@ -115,21 +117,21 @@ def collect(model: nn.Module, forward_loop: ForwardLoop, *, progress: bool = Fal
 
 
 @contextlib.contextmanager
-def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator[list[str]]:
+def _watching(
+    parts: Collection[nn.Module], stubs: Mapping[str, QuantStub], statistics: Mapping[str, Histogram]
+) -> Iterator[list[str]]:
     """Let every stub show its values, with all quantization off; put everything back afterwards.
 
     Gives the list of the places whose value was empty once, as a decoder's cache is before its first token.
     """
-    stubs, layers = dict(stubs_of(model)), [layer for _, layer in layers_of(model)]
+    layers = [part for part in parts if isinstance(part, QuantizedLayer)]
     inbox = Inbox()
     empty: list[str] = []
     try:
-        with floating(model):
-            for layer in layers:
-                with torch.no_grad():
-                    layer.held = layer.folded()
+        with _floating(parts):
+            hold_folded(layers)
             for name, histogram in statistics.items():
-                stubs[name].observer = _observer(histogram, inbox, empty)
+                stubs[name].observer = _Watch(histogram, inbox, empty)
             yield empty
             inbox.flush()
     finally:
@@ -141,25 +143,42 @@ def _watching(model: nn.Module, statistics: Mapping[str, Histogram]) -> Iterator
 
 @contextlib.contextmanager
 def floating(model: nn.Module) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for part in model.modules():
-            if isinstance(part, Quantizer):
-                stack.callback(setattr, part, "mode", part.mode)
-                part.mode = Mode.FLOAT
+    with _floating(list(model.modules())):
         yield
 
 
-def _observer(histogram: Histogram, inbox: Inbox, empty: list[str]) -> Callable[[QuantStub, torch.Tensor], None]:
+@contextlib.contextmanager
+def _floating(parts: Iterable[nn.Module]) -> Iterator[None]:
+    modes = [(part, part.mode) for part in parts if isinstance(part, Quantizer)]
+    try:
+        # Past `nn.Module.__setattr__`, as in `evaluating_parts`.
+        for part, _ in modes:
+            vars(part)["mode"] = Mode.FLOAT
+        yield
+    finally:
+        for part, mode in modes:
+            vars(part)["mode"] = mode
 
-    def observe(stub: QuantStub, value: torch.Tensor) -> None:
+
+class _Watch:
+    """Leaves what a stub's values are like in an inbox."""
+
+    def __init__(self, histogram: Histogram, inbox: Inbox, empty: list[str]) -> None:
+        self._histogram = histogram
+        self._inbox = inbox
+        self._empty = empty
+
+    def __call__(self, stub: QuantStub, value: torch.Tensor) -> None:
         if not value.is_floating_point() or stub.masked:
             return
         if not value.numel():
-            empty.append(stub.label)
+            self._empty.append(stub.label)
             return
-        inbox.put(stub, histogram, value)
+        self._inbox.put(stub, self._histogram, value)
 
-    return observe
+    def finish(self, stub: QuantStub, left: Unfinished) -> torch.Tensor | None:
+        """Return the finished value, looked at meanwhile, where its device can do that."""
+        return None if stub.masked else self._inbox.put_finished(stub, self._histogram, left)
 
 
 def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) -> None:

@@ -8,19 +8,21 @@ Least and largest value are exact. Counts are of a sample: up to 1,024 values of
 chosen by position alone. That is what makes six methods cost little more than one.
 """
 
+import itertools
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache, reduce
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 
 from embedl_deploy.errors import CalibrationError, quoted_list
 from embedl_deploy.nn import QuantStub
-from embedl_deploy.nn.rounding import Seen, implementation_for
+from embedl_deploy.nn.rounding import Implementation, Unfinished, implementation_for, is_dense
 
 HALF = 2048
 SAMPLES_PER_ITEM = 1024
@@ -43,6 +45,9 @@ class HistogramState(TypedDict):
     high_sum: list[str]
 
 
+_NONE = torch.zeros(2 * HALF, dtype=torch.int64)
+
+
 @dataclass
 class Histogram:
     """The statistics of one tensor."""
@@ -51,7 +56,7 @@ class Histogram:
     high: float = -math.inf  # Largest value seen.
     exponent: int = _LEAST_EXPONENT  # The bins are 2 ** exponent wide.
     # Sampled values per bin; bin HALF begins at zero.
-    counts: torch.Tensor = field(default_factory=lambda: torch.zeros(2 * HALF, dtype=torch.int64))
+    counts: torch.Tensor = field(default_factory=lambda: _NONE)  # Never changed in place: all begin with one.
     batches: int = 0
     low_sum: Fraction = Fraction()  # Sum of the least values of the batches, exact.
     high_sum: Fraction = Fraction()  # Sum of the largest values of the batches, exact.
@@ -60,7 +65,7 @@ class Histogram:
         """Take in one batch whose least and largest value are known."""
         self.refuse_infinite("", low, high, self.batches + 1)
         self.stretch([(low, high)])
-        self.counts += count([sample(value)], [0], [self.exponent])[0]
+        self.counts = self.counts + count([sample(value)], [0], [self.exponent])[0]
 
     @staticmethod
     def refuse_infinite(label: str, low: float, high: float, number: int) -> None:
@@ -79,8 +84,9 @@ class Histogram:
         self._widen(exponent_for(low, high))
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.batches += len(bounds)
-        self.low_sum += _exact_sum(lows)
-        self.high_sum += _exact_sum(highs)
+        low_sum, high_sum = _exact_sum(lows), _exact_sum(highs)
+        self.low_sum = self.low_sum + low_sum if self.low_sum else low_sum
+        self.high_sum = self.high_sum + high_sum if self.high_sum else high_sum
 
     def merge(self, other: "Histogram") -> "Histogram":
         exponent = max(self.exponent, other.exponent)
@@ -134,71 +140,241 @@ class Histogram:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass
+_PAGE = 1 << 22
+_PAGE_ON_DEVICE = 1 << 24
+_SLOTS = 512
+_REMEMBERED = 4
+
+
+_Place = tuple[torch.device, torch.dtype, str]
+
+
+class _Page:
+    """Room for what several values leave, on their device: one allocation and one look for all of them."""
+
+    def __init__(self, place: _Place, value: torch.Tensor, by: Implementation) -> None:
+        self.place = place
+        self.by = by
+        self.room = _PAGE if value.device.type == "cpu" else _PAGE_ON_DEVICE
+        self.bounds = torch.empty(_SLOTS, 2, by.parts, device=value.device)
+        self.samples = torch.empty(self.room, dtype=value.dtype, device=value.device)
+        self.slots = 0
+        self.size = 0
+
+
+class _Note(NamedTuple):
+    """A value that was seen, and where the page has what it left."""
+
+    stub: QuantStub
+    histogram: Histogram
+    page: int
+    slot: int
+    start: int
+    length: int
+
+
+class _Remembered(NamedTuple):
+    """A value that was seen just now; as long as it is held, its memory is nobody else's."""
+
+    address: int
+    value: torch.Tensor
+    version: int
+    where: tuple[int, int, int, int]
+
+
 class Inbox:
     """Batches that were seen but not counted yet.
 
     What a batch leaves here stays on its device, and many are counted at once: on a GPU every look at a value waits for
-    all kernels before it, so two looks a tensor would cost more than the network itself.
+    all kernels before it, so two looks a tensor would cost more than the network itself. A value in another order, as a
+    transposed or reshaped one, is not looked at again.
     """
 
-    waiting: list[tuple[QuantStub, Histogram, Seen]] = field(default_factory=list)
-    size: int = 0
+    def __init__(self) -> None:
+        self._notes: list[_Note] = []
+        self._pages: list[_Page] = []
+        self._open: dict[_Place, int] = {}
+        self._recent: deque[_Remembered] = deque(maxlen=_REMEMBERED)
+        self._size = 0
 
     def put(self, stub: QuantStub, histogram: Histogram, value: torch.Tensor) -> None:
         """Keep the extremes and the sample of a value, and count when much is waiting."""
-        seen = see(value.detach())
-        self.waiting.append((stub, histogram, seen))
-        self.size += seen[2].numel()
-        if self.size > (MOST_WAITING if value.device.type == "cpu" else MOST_WAITING_ON_DEVICE):
+        where = self._known(value)
+        if where is None:
+            # The sample goes by position, whatever the order in memory.
+            whole = value if value.is_contiguous() else value.contiguous()
+            where = self._see(whole, None)
+            self._remember(value, where)
+        self._note(stub, histogram, where, value)
+
+    def put_finished(self, stub: QuantStub, histogram: Histogram, left: Unfinished) -> torch.Tensor | None:
+        """Do what is left to do with a value and keep what `put` keeps; `None` where that is no single step."""
+        value, other, bias = left.value, left.other, left.bias
+        if not value.is_cuda or not value.numel() or not value.is_contiguous():
+            return None
+        if implementation_for(value).see_finished is None:
+            return None
+        if other is not None and not (
+            other.shape == value.shape and other.dtype == value.dtype and other.is_contiguous()
+        ):
+            return None
+        if bias is not None and (bias.dtype != value.dtype or value.ndim < 2 or bias.numel() != value.shape[1]):
+            return None
+        result = torch.empty_like(value)
+        where = self._see(result, left)
+        self._remember(result, where)
+        self._note(stub, histogram, where, result)
+        return result
+
+    def _remember(self, value: torch.Tensor, where: tuple[int, int, int, int]) -> None:
+        self._recent.append(_Remembered(value.data_ptr(), value, value._version, where))
+        self._size += where[3]
+
+    def _note(
+        self, stub: QuantStub, histogram: Histogram, where: tuple[int, int, int, int], value: torch.Tensor
+    ) -> None:
+        self._notes.append(_Note(stub, histogram, *where))
+        if self._size > MOST_WAITING and (value.device.type == "cpu" or self._size > MOST_WAITING_ON_DEVICE):
             self.flush()
+
+    def _known(self, value: torch.Tensor) -> tuple[int, int, int, int] | None:
+        address = value.data_ptr()
+        for seen in self._recent:
+            known = seen.value
+            if (
+                seen.address == address and known.numel() == value.numel() and known.dtype == value.dtype
+                and value._version == seen.version and known.device == value.device and _steps(value) == _steps(known)
+            ):  # fmt: skip
+                return seen.where
+        return None
+
+    def _see(self, value: torch.Tensor, left: Unfinished | None) -> tuple[int, int, int, int]:
+        """Look at a value, which is still to be written where something is left to do."""
+        first, step = _positions(value)
+        length = -(-(value.numel() - first) // step)
+        by = implementation_for(value)
+        place = value.device, value.dtype, by.name
+        number = self._open.get(place)
+        page = None if number is None else self._pages[number]
+        if number is None or page is None or page.slots == _SLOTS or page.size + length > page.room:
+            number, page = len(self._pages), _Page(place, value, by)
+            self._pages.append(page)
+            self._open[place] = number
+        where = number, page.slots, page.size, length
+        if left is None:
+            by.see(value, first, step, page.bounds, page.slots, page.samples, page.size)
+        else:
+            assert by.see_finished is not None
+            by.see_finished(left, value, first, step, page.bounds, page.slots, page.samples, page.size)
+        page.slots += 1
+        page.size += length
+        return where
 
     def flush(self) -> None:
         """Count what is waiting; a stub that met minus infinity is masked from then on."""
-        waiting, self.waiting, self.size = self.waiting, [], 0
-        if not waiting:
+        notes, pages, self._notes, self._pages, self._size = self._notes, self._pages, [], [], 0
+        self._open.clear()
+        self._recent.clear()
+        if not notes:
             return
-        samples, owners, rows = [], [], dict[int, tuple[Histogram, list[tuple[float, float]]]]()
-        for (stub, histogram, (_, _, kept)), (low, high) in zip(waiting, _bounds(waiting), strict=True):
+        bounds = _bounds(pages)
+        rows = dict[int, tuple[Histogram, list[tuple[float, float]]]]()
+        counted: list[tuple[_Note, int]] = []
+        for note in notes:
+            stub, histogram = note.stub, note.histogram
+            low, high = bounds[note.page][note.slot]
             if low == -math.inf and not stub.required:
                 # Scores behind a mask: no integer stands for them, so no target rounds them.
                 stub.masked = True
             if stub.masked:
                 continue
-            bounds = rows.setdefault(id(histogram), (histogram, []))[1]
-            histogram.refuse_infinite(stub.label, low, high, histogram.batches + len(bounds) + 1)
-            bounds.append((low, high))
-            owners.append(id(histogram))
-            samples.append(kept)
-        if not samples:
-            return
-        for histogram, bounds in rows.values():
-            histogram.stretch(bounds)
-        place = {key: row for row, key in enumerate(rows)}
-        exponents = [histogram.exponent for histogram, _ in rows.values()]
-        counted = count(samples, [place[key] for key in owners], exponents)
-        for (histogram, _), row in zip(rows.values(), counted, strict=True):
-            histogram.counts += row
+            found = rows.setdefault(id(histogram), (histogram, []))[1]
+            histogram.refuse_infinite(stub.label, low, high, histogram.batches + len(found) + 1)
+            found.append((low, high))
+            counted.append((note, id(histogram)))
+        exponents = {
+            key: max(histogram.exponent, exponent_for(min(found)[0], max(high for _, high in found)))
+            for key, (histogram, found) in rows.items()
+        }
+        # A device counts while the bounds are added up here.
+        answers = [
+            _count_pages(pages, numbers, [each for each in counted if pages[each[0].page].place == place], exponents)
+            for place, numbers in _by_place(pages).items()
+        ]
+        for histogram, found in rows.values():
+            histogram.stretch(found)
+        for keys, counts in answers:
+            for key, row in zip(keys, _at_hand(counts), strict=True):
+                histogram = rows[key][0]
+                histogram.counts = row if histogram.counts is _NONE else histogram.counts + row
 
 
-def _bounds(waiting: list[tuple[QuantStub, Histogram, Seen]]) -> list[list[float]]:
-    """Return the least and the largest of every value, asking the device once."""
-    parts = {seen[0].numel() for _, _, seen in waiting}
-    if len(parts) == 1:
-        lows, highs = (torch.stack([seen[side].float() for _, _, seen in waiting]) for side in (0, 1))
-        return torch.stack([lows.amin(1), highs.amax(1)], 1).tolist()
-    return torch.stack([torch.stack([seen[0].amin(), seen[1].amax()]).float() for _, _, seen in waiting]).tolist()
+def _at_hand(counts: torch.Tensor) -> torch.Tensor:
+    """Return counts of a device as the processor's."""
+    if not counts.is_cuda:
+        return counts.cpu()
+    # Not waited for, a copy goes to memory that the device reaches by itself.
+    found = counts.to("cpu", non_blocking=True)
+    torch.cuda.synchronize(counts.device)
+    return found.long()
+
+
+def _by_place(pages: list[_Page]) -> dict[_Place, list[int]]:
+    found: dict[_Place, list[int]] = {}
+    for number, page in enumerate(pages):
+        found.setdefault(page.place, []).append(number)
+    return found
+
+
+def _bounds(pages: list[_Page]) -> list[list[list[float]]]:
+    """Return the least and the largest of every value of every page, asking the device once."""
+    ends = [
+        torch.stack([page.bounds[: page.slots, 0].amin(1), page.bounds[: page.slots, 1].amax(1)], 1) for page in pages
+    ]
+    all_of = torch.cat([one.to(ends[0].device) for one in ends]).tolist()
+    found, start = [], 0
+    for page in pages:
+        found.append(all_of[start : start + page.slots])
+        start += page.slots
+    return found
+
+
+def _count_pages(
+    pages: list[_Page],
+    numbers: list[int],
+    notes: list[tuple[_Note, int]],
+    exponents: Mapping[int, int],
+) -> tuple[list[int], torch.Tensor]:
+    """Count the samples of all pages of one device and type, into a row for each histogram."""
+    if not notes:
+        return [], torch.empty(0, 2 * HALF)
+    first, *others = (pages[number] for number in numbers)
+    joined = torch.cat([page.samples[: page.size] for page in (first, *others)]) if others else first.samples
+    begins = dict(
+        zip(numbers, itertools.accumulate((pages[number].size for number in numbers), initial=0), strict=False)
+    )
+    place = {key: row for row, key in enumerate(dict.fromkeys(key for _, key in notes))}
+    starts = [begins[note.page] + note.start for note, _ in notes]
+    lengths, owners = [note.length for note, _ in notes], [place[key] for _, key in notes]
+    chosen = [exponents[key] for key in place]
+    return list(place), first.by.counted(joined, starts, lengths, owners, chosen, HALF)
 
 
 def count(samples: list[torch.Tensor], rows: list[int], exponents: list[int]) -> torch.Tensor:
     """Count the bins of several samples at once, into a row for each exponent."""
-    joined = torch.cat([part.to(samples[0].device) for part in samples])
+    joined = torch.cat(samples)
     lengths = [part.numel() for part in samples]
-    return implementation_for(joined).counted(joined, lengths, rows, exponents, HALF).cpu()
+    starts = [0, *itertools.accumulate(lengths)][:-1]
+    return implementation_for(joined).counted(joined, starts, lengths, rows, exponents, HALF).cpu()
+
+
+_FINEST = 2.0**149  # what is float32 is a whole number of its inverse
 
 
 def _exact_sum(values: Sequence[float]) -> Fraction:
     """Add without rounding: the denominators are powers of two, so the largest is a multiple of all."""
+    if all((value * _FINEST).is_integer() for value in values):
+        return Fraction(sum([int(value * _FINEST) for value in values]), 1 << 149)
     ratios = [value.as_integer_ratio() for value in values]
     largest = max(bottom for _, bottom in ratios)
     return Fraction(sum(top * (largest // bottom) for top, bottom in ratios), largest)
@@ -212,11 +388,11 @@ def exponent_for(low: float, high: float) -> int:
     return max(math.frexp(top)[1] - HALF.bit_length() + 1, _LEAST_EXPONENT)
 
 
-def see(value: torch.Tensor) -> Seen:
-    """Return the extremes of a value's parts and its sample, as copies on its device, without waiting for either."""
-    # The sample goes by position, whatever the order in memory.
-    value = value.contiguous()
-    return implementation_for(value).seen(value, *_positions(value))
+def _steps(value: torch.Tensor) -> list[tuple[int, int]] | None:
+    """Return what two views of one address have in common where they hold the same elements, in whatever order."""
+    if is_dense(value):
+        return None
+    return sorted((step, size) for step, size in zip(value.stride(), value.shape, strict=True) if size != 1)
 
 
 def sample(value: torch.Tensor) -> torch.Tensor:

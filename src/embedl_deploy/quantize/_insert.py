@@ -11,13 +11,17 @@ from embedl_deploy.errors import QuantizationError
 from embedl_deploy.nn import (
     Add,
     FusedAddReLU,
+    FusedConvBN,
+    FusedConvBNAdd,
     Mode,
     QuantizableModule,
+    QuantizedConv,
     QuantizedElementwise,
     QuantizedLayer,
     QuantSpec,
     QuantStub,
 )
+from embedl_deploy.nn.quantized import Together
 from embedl_deploy.quantize._config import QuantConfig
 from embedl_deploy.quantize._placement import Boundary, Placement
 from embedl_deploy.quantize._quantization import (
@@ -108,7 +112,8 @@ def wire(model: fx.GraphModule, placement: Placement) -> None:
         if node is not None:
             _rewire(node, watched.get(key[0], ()) if boundary is None else boundary.readers)
     _attach_stubs(model, active=placement.integer_kernels)
-    _note_masks(model)
+    _note_behind(model)
+    _note_together(model)
     model.graph.lint()
     model.recompile()
     put_quantization(model, replace(quantization_of(model), placement=placement, groups=groups))
@@ -175,18 +180,40 @@ def _attach_stubs(model: fx.GraphModule, *, active: bool) -> None:
             model.set_submodule(target, attached)
 
 
-def _note_masks(model: fx.GraphModule) -> None:
-    """Tell stubs that only sums read: a sum keeps nothing for its backward pass."""
+# Not the class: another author's layer may do more behind what it inherits.
+_FINISH = {Add.forward, FusedAddReLU.forward, FusedConvBN.forward, FusedConvBNAdd.forward}
+
+
+def _note_behind(model: fx.GraphModule) -> None:
+    """Tell every layer the stub that alone reads its result; one that is called twice has several."""
     modules = dict(model.named_modules())
-    sums = {
-        name
-        for name, part in modules.items()
-        if isinstance(part.layer if isinstance(part, QuantizedElementwise) else part, Add | FusedAddReLU)
-    }
+    found: dict[QuantizableModule, list[tuple[QuantStub, ...]]] = {}
     for node in model.graph.nodes:
-        stub = modules.get(str(node.target)) if node.op == "call_module" else None
-        if isinstance(stub, QuantStub):
-            stub.keeps_mask = all(user.op == "call_module" and user.target in sums for user in node.users)
+        part = modules.get(str(node.target)) if node.op == "call_module" else None
+        layer = part.layer if isinstance(part, QuantizedElementwise) else part
+        if isinstance(layer, QuantizableModule) and type(layer).forward in _FINISH:
+            reader = next(iter(node.users), None)
+            stub = modules.get(str(reader.target)) if reader is not None and reader.op == "call_module" else None
+            found.setdefault(layer, []).append((stub,) if isinstance(stub, QuantStub) and len(node.users) == 1 else ())
+    for layer, stubs in found.items():
+        layer.behind = stubs[0] if len(stubs) == 1 else ()
+
+
+_MOST_TOGETHER = 8
+
+
+def _note_together(model: fx.GraphModule) -> None:
+    """Let layers that follow each other round their weights in one step; those without batch norm have their own."""
+    kinds: dict[object, list[QuantizedLayer]] = {}
+    for _, layer in layers_of(model):
+        if layer.weight_quantizer is not None:
+            norm = layer.bn if isinstance(layer, QuantizedConv) else None
+            kinds.setdefault(None if norm is None else getattr(norm, "eps", 0.0), []).append(layer)
+    for alike in kinds.values():
+        for start in range(0, len(alike), _MOST_TOGETHER):
+            together = Together(alike[start : start + _MOST_TOGETHER])
+            for layer in together.layers:
+                layer.together = together
 
 
 def _stub_at(modules: Mapping[str, nn.Module], node: object) -> QuantStub | None:

@@ -10,7 +10,7 @@ from torch import fx, nn
 from embedl_deploy import transform
 from embedl_deploy.backend import Backend
 from embedl_deploy.errors import QuantizationError
-from embedl_deploy.nn import QuantizedConv, QuantStub, WeightQuantizer
+from embedl_deploy.nn import QuantizableModule, QuantizedConv, QuantizedLayer, QuantStub, WeightQuantizer
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import (
     Precision,
@@ -217,3 +217,73 @@ def test_plain_models_are_refused() -> None:
     for act in (learn_ranges, freeze_weights, freeze_ranges, freeze_batch_norm):
         with pytest.raises(QuantizationError, match="call quantize"):
             act(nn.Linear(3, 3))
+
+
+def _trained(model: nn.Module, value: torch.Tensor, *, together: bool, behind: bool) -> list[torch.Tensor]:
+    """Return losses, gradients and state after three steps, with or without steps that are taken as one."""
+    twin = copy.deepcopy(model).train()
+    for part in twin.modules():
+        if isinstance(part, QuantizedLayer) and not together:
+            part.together = None
+        if isinstance(part, QuantizableModule) and not behind:
+            part.behind = ()
+    optimizer, losses = torch.optim.SGD(twin.parameters(), lr=0.1), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = twin(value).square().sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    state = [part for part in twin.state_dict().values() if isinstance(part, torch.Tensor)]
+    return [*losses, *(part.grad for part in twin.parameters() if part.grad is not None), *state]
+
+
+@BACKENDS
+def test_steps_that_are_taken_as_one_change_nothing(backend: Backend) -> None:
+    """Weights rounded together and activations rounded in one step give the bits of each by itself."""
+    model, value = calibrated(backend)
+    expected = _trained(model, value, together=False, behind=False)
+    for together, behind in ((True, False), (False, True), (True, True)):
+        found = _trained(model, value, together=together, behind=behind)
+        assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+    assert any(part.behind for part in model.modules() if isinstance(part, QuantizableModule))
+
+
+def test_a_weight_that_was_rounded_ahead_is_not_used_too_late() -> None:
+    """A layer that is called alone, again, or after its weight changed rounds what it has then."""
+    model, _ = calibrated()
+    model.train()
+    layers = [part for part in model.modules() if isinstance(part, QuantizedConv)]
+    first, second = layers[:2]
+    assert first.together is not None
+    assert first.together is second.together
+
+    def grad_of(layer: QuantizedConv) -> torch.Tensor:
+        layer.source.weight.grad = None
+        out = layer(torch.ones(2, layer.source.in_channels, 8, 8))
+        out.square().sum().backward()
+        return torch.as_tensor(layer.source.weight.grad)
+
+    grad_of(first)  # rounds the second's weight too, and its way back is gone
+    grad_of(first)
+    before = grad_of(second)
+    grad_of(first)
+    with torch.no_grad():
+        second.source.weight.mul_(3)
+    second.together = None
+    twin = copy.deepcopy(second)
+    second.together = first.together
+    assert torch.equal(grad_of(second), grad_of(twin))
+    assert not torch.equal(before, torch.as_tensor(second.source.weight.grad))
+
+
+def test_a_hook_sees_the_value_before_it_is_rounded() -> None:
+    """Where somebody looks at a layer's result, it is not rounded with it."""
+    model, value = calibrated()
+    model.train()
+    layer = next(part for part in model.modules() if isinstance(part, QuantizableModule) and part.behind)
+    seen: list[torch.Tensor] = []
+    with layer.register_forward_hook(lambda _module, _args, out: seen.append(out.detach().clone())):
+        model(value)
+    stub = layer.behind[0]
+    assert not torch.equal(seen[0], stub.rounded(seen[0]))
