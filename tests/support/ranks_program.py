@@ -66,7 +66,8 @@ def main() -> None:
     how, path = sys.argv[1:]
     torch.set_num_threads(1)
     rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    distributed.init_process_group("gloo")
+    # By a file, not a port: one that was free when it was looked for is another's a moment later.
+    distributed.init_process_group("gloo", init_method=f"file://{os.environ['MEETING']}", rank=rank, world_size=count)
     model, data, targets = network()
     if how == "empty":
         try:

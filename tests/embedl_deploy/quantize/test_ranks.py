@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support import ranks_program
 
 from embedl_deploy.quantize import calibrate, freeze_batch_norm
 
@@ -18,12 +18,7 @@ PROGRAM = Path(__file__).resolve().parents[2] / "support" / "ranks_program.py"
 
 def run(count: int, how: str, tmp_path: Path) -> list[dict[str, Any]]:
     """Run the program of a rank as so many processes and return what each wrote."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    shared = dict(
-        os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WORLD_SIZE=str(count), OMP_NUM_THREADS="1"
-    )
+    shared = dict(os.environ, MEETING=str(tmp_path / "meeting"), WORLD_SIZE=str(count), OMP_NUM_THREADS="1")
     started = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), how, str(tmp_path / f"{rank}.json")],
@@ -33,18 +28,20 @@ def run(count: int, how: str, tmp_path: Path) -> list[dict[str, Any]]:
         )
         for rank in range(count)
     ]
-    for process in started:
-        _, said = process.communicate(timeout=180)
-        assert process.returncode == 0, said[-2000:]
+    try:
+        for process in started:
+            _, said = process.communicate(timeout=180)
+            assert process.returncode == 0, said[-2000:]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
     return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(count)]
 
 
 @pytest.mark.parametrize(("count", "how"), [(2, "ddp"), pytest.param(4, "ddp", marks=pytest.mark.slow), (2, "fsdp")])
 def test_ranks_agree_with_one_process(count: int, how: str, tmp_path: Path) -> None:
     """Ranges are equal to the bit on every rank and to those of one process on all the data; so are losses, to 1e-6."""
-    sys.path.insert(0, str(PROGRAM.parent))
-    from support import ranks_program
-
     model, data, targets = ranks_program.network()
     torch.set_num_threads(1)
     calibrate(model, list(data))

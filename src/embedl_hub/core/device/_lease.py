@@ -169,16 +169,21 @@ def _await_lease(keeper: Process, lifeline: _Lifeline, place: str, wait_s: float
             if lines is None or _now_s() >= deadline:
                 raise _no_answer(keeper, place)
     except OSError as error:
-        raise _no_answer(keeper, place) from error
+        # Whoever hung up on us has ended, and said why, or will when the network has brought it.
+        raise _no_answer(keeper, place, _read_complaint(keeper, 10)) from error
 
 
-def _no_answer(keeper: Process, place: str) -> DeviceError:
+def _read_complaint(keeper: Process, wait_s: float) -> bytes:
+    """Return what is said on its error stream within some seconds; nothing at once where that was closed."""
     assert keeper.stderr is not None  # noqa: S101 - opened with pipes
-    stop(keeper)
     poll = select.poll()
     poll.register(keeper.stderr, select.POLLIN)
-    said = os.read(keeper.stderr.fileno(), _MOST_COMPLAINT_BYTES) if poll.poll(1000) else b""
-    complaint = said.decode("utf-8", "replace").strip()[-500:]
+    return os.read(keeper.stderr.fileno(), _MOST_COMPLAINT_BYTES) if poll.poll(wait_s * 1000) else b""
+
+
+def _no_answer(keeper: Process, place: str, said: bytes = b"") -> DeviceError:
+    stop(keeper)
+    complaint = (said or _read_complaint(keeper, 1)).decode("utf-8", "replace").strip()[-500:]
     if complaint:
         return LeaseError(f"The lease on {place} could not be taken: {complaint}. {_HINT}")
     return ConnectError(f"The lease on {place} got no answer. Is the board still on and on the network?")
