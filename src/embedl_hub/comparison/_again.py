@@ -56,7 +56,8 @@ def find_baseline(
         )
     raise TrackingError(
         f"No finished {run_type} run of project {project!r} has the tag {name}={value}. "
-        f"Record one: embedl-hub gate MODEL --baseline {name}={value} --record, or pytest --hub-record {name}={value}."
+        f"Record one: pytest --hub-record {name}={value} for tests, or "
+        f"embedl-hub gate MODEL --baseline {name}={value} --record --project {project}"
     )
 
 

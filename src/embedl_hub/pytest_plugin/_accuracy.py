@@ -14,7 +14,7 @@ from embedl_hub.core.component import RunType
 from embedl_hub.core.steps import run_of
 from embedl_hub.core.toolchain import find_component
 from embedl_hub.errors import ConfigError, quoted_list
-from embedl_hub.pytest_plugin._check import Check, Model, Subject, place_name, run_ids
+from embedl_hub.pytest_plugin._check import Check, Model, Subject, check_share, place_name, run_ids
 from embedl_hub.pytest_plugin._running import current_test
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ def assert_accuracy(
     def find() -> Finding:
         if (at_least is None) == (no_worse_than is None):
             raise ConfigError("assert_accuracy takes either at_least=0.9 or no_worse_than=MODEL, one of them.")
+        for name, share in (("at_least", at_least), ("within", within)) if metric == _TOP_1 else ():
+            if share is not None:
+                check_share(name, share)
         scored = _Scores(check, _inputs(data), _labels(labels) if metric == _TOP_1 else labels, metric)
         subject = check.subject(model)
         if no_worse_than is None:

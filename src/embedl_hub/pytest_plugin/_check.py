@@ -119,3 +119,9 @@ def place_name(device: str | None) -> str:
 def run_ids(*runs: tuple[str, Run | None]) -> tuple[tuple[str, str], ...]:
     """Return the ids of runs, by what they are."""
     return tuple((name, run.id) for name, run in runs if run is not None)
+
+
+def check_share(name: str, value: object) -> None:
+    """Refuse what is no share: whoever writes 5 or "5%" means five per cent, not five hundred."""
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigError(f"{name} is {value!r}; give a share from 0 to 1, such as 0.05 for 5 %.")

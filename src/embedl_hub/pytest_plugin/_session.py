@@ -39,6 +39,7 @@ _CLAUSES = {
     "memory_at_least": ("memory", ">="),
     "cores_at_least": ("cores", ">="),
 }
+_MADE_WITHIN_S = 5.0
 _STORE_FILES = ("runs", "config.toml", DEVICES_FILE)
 
 
@@ -84,8 +85,14 @@ class Session:
 
     def _load(self) -> list[Device]:
         home = self.settings.home
-        if home.is_dir() and any(home.iterdir()) and not any((home / name).exists() for name in _STORE_FILES):
-            raise ConfigError(f"{home} is no store of Edgeproof: it holds other files. Name an empty or new folder.")
+        # Another worker of pytest-xdist may be making the store at this moment.
+        until = time.monotonic() + _MADE_WITHIN_S
+        while home.is_dir() and any(home.iterdir()) and not any((home / name).exists() for name in _STORE_FILES):
+            if time.monotonic() > until:
+                raise ConfigError(
+                    f"{home} is no store of Edgeproof: it holds other files. Name an empty or new folder."
+                )
+            time.sleep(0.05)
         devices = load_devices(home / DEVICES_FILE)
         if HERE not in {device.name for device in devices}:
             devices.append(Device(HERE, spec=_this_machine()))

@@ -11,7 +11,7 @@ from embedl_hub.core.document import METRICS, find_metric
 from embedl_hub.core.steps import HERE, model_of, run_of, where_measured
 from embedl_hub.core.toolchain import find_component
 from embedl_hub.errors import ConfigError, HubError
-from embedl_hub.pytest_plugin._check import Check, Model, Subject, place_name, run_ids
+from embedl_hub.pytest_plugin._check import Check, Model, Subject, check_share, place_name, run_ids
 from embedl_hub.pytest_plugin._running import current_test
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def assert_no_slower(
     check = Check(current_test("assert_no_slower"), device)
 
     def find() -> Finding:
-        if not 0 <= tolerance < 10:
-            raise ConfigError(f"tolerance is {tolerance!r}; give a share such as 0.05 for 5 %.")
+        check_share("tolerance", tolerance)
         candidate = check.subject(model)
         word = check.word(baseline)
         if word is not None and word == check.records_as:

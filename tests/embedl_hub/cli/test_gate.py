@@ -32,7 +32,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["gone.onnx", "--baseline", "a=b"], "'gone.onnx' is neither a file here nor a run"),
         (
             ["net.onnx", "--baseline", "a=b"],
-            "has the tag a=b. Record one: embedl-hub gate MODEL --baseline a=b --record",
+            "embedl-hub gate MODEL --baseline a=b --record --project",
         ),
         (["net.onnx", "--baseline", "nothing"], "There is no run with an id starting with 'nothing'"),
         (["net.onnx", "--baseline", "nothing", "--record"], "--record takes a model file and a tag"),

@@ -108,7 +108,7 @@ def test_speed(board):
     summary = (project.path / "summary.md").read_text()
     assert "### Edgeproof tests: worse" in summary
     assert run.id in summary
-    assert "┣" in summary
+    assert "●" in summary
 
 
 def test_a_recorded_baseline_is_what_later_models_are_held_against(project: pytest.Pytester) -> None:
@@ -318,6 +318,9 @@ def test_a_check_outside_of_a_test_says_so() -> None:
         ('assert_no_slower("net.onnx", baseline="stage=main")', "*has the tag stage=main. Record one: *--hub-record*"),
         ('assert_no_slower("net.onnx", baseline="data.npz")', "It cannot be told what runs *data.npz*"),
         ('assert_no_slower("net.onnx", baseline="net.onnx", tolerance=-1)', "tolerance is -1; give a share*"),
+        ('assert_no_slower("net.onnx", baseline="net.onnx", tolerance="5%")', "tolerance is '5%'; give a share*"),
+        ('assert_no_slower("net.onnx", baseline="net.onnx", tolerance=5)', "tolerance is 5; give a share*"),
+        ('assert_accuracy("net.onnx", "data.npz", [0], at_least=95)', "at_least is 95; give a share*"),
         ('assert_no_slower("net.onnx", baseline="net.onnx", device="mars")', "There is no device 'mars'*'here'*"),
         ('assert_accuracy("net.onnx", "data.npz", at_least=0.5)', "The metric 'accuracy' needs the labels*"),
         ('assert_accuracy("net.onnx", "data.npz", [0], at_least=0.5)', "Output 'y' has the shape [[]8, 10[]]*"),

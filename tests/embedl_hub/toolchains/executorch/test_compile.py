@@ -110,7 +110,7 @@ def test_a_python_without_executorch_is_told(tmp_path: Path) -> None:
     device = Device("here", provider_type="local", provider_config=config)
     with (
         HubContext("bad", [device], home=tmp_path / "home") as ctx,
-        pytest.raises(CompileError, match="device program"),
+        pytest.raises(CompileError, match="embedl-executorch compile failed on this machine"),
     ):
         ExecuTorchCompiler().run(ctx, path, device="here")
 

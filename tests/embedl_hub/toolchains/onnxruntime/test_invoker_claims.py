@@ -195,7 +195,7 @@ def test_a_command_that_fails_is_an_invoke_error(
     device = make_board(board, embedl_onnxruntime_path="/bin/false")
     with HubContext("claims", [here, device], home=tmp_path / "home") as ctx:
         compiled = ONNXRuntimeCompiler(device="here").run(ctx, model)
-        with pytest.raises(InvokeError, match="failed during run-inference on device 'board'"):
+        with pytest.raises(InvokeError, match="embedl-onnxruntime run-inference failed on device 'board'"):
             ONNXRuntimeInvoker(device="board").run(ctx, compiled, {"x": images(1)})
 
 
