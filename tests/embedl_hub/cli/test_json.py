@@ -121,7 +121,11 @@ def test_commands_print_what_their_schemas_say(store: Path, monkeypatch: pytest.
     key = run("serve key add", "ci", "--project", "*", "--home", home)
     run("serve key list", "--home", home)
     run("serve key revoke", key["id"], "--home", home)
-    assert ran | set(_ELSEWHERE) | {"serve", "ui"} == set(_leaves(cli, click.Context(cli)))
+    # Another test of this process may have registered a toolchain of its own.
+    steps, ours = ("compile", "profile", "invoke"), ("executorch", "onnxruntime", "openvino", "tensorrt", "tflite")
+    words = [name.split() for name in _leaves(cli, click.Context(cli))]
+    known = {" ".join(each) for each in words if each[0] not in steps or each[-1] in ours}
+    assert ran | set(_ELSEWHERE) | {"serve", "ui"} == known
 
 
 def _values(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
