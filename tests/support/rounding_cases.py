@@ -184,7 +184,7 @@ def _weight_case(
     wants = (gamma_given is not None, scale is not None)
     rest = (weight, gamma_given, inverse, used, form, *wants)
     here, there = by.row_gradients(grad, *rest), REFERENCE.row_gradients(grad, *rest)
-    for name in RowGradients.__dataclass_fields__:
+    for name in RowGradients._fields:
         found.near(f"rows {name} {weight.dtype}", getattr(here, name), getattr(there, name))
 
 
@@ -219,7 +219,7 @@ def _together_case(
         mine, theirs = results
         found.same("rows together", mine[0][place], theirs[0][place])
         found.same("noted scales together", mine[1][place], theirs[1][place])
-        for name in RowGradients.__dataclass_fields__:
+        for name in RowGradients._fields:
             slopes_of = (None if each[2][place] is None else getattr(each[2][place], name) for each in results)
             found.near(f"together {name} {dtype}", *slopes_of)
 

@@ -5,6 +5,7 @@ mode. Batch norm is not folded: fine-tuning needs it; it is folded on export.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,11 +38,15 @@ class _FusedConv(QuantizableModule):
         self.training = conv.training
 
     def _convolve(self, value: torch.Tensor) -> torch.Tensor:
-        return _then(self.bn, self.conv(value))
+        parts: Any = self._modules  # past `nn.Module.__getattr__`: a step asks hundreds of times
+        return _then(parts.get("bn"), parts["conv"](value))
 
     def _seen(self, value: torch.Tensor) -> torch.Tensor | None:
         """Return the result where it can be biased, activated and looked at in one step: while calibrating on a GPU."""
-        if not self.behind or not self.behind[0].finishes or not value.is_cuda or self._forward_hooks:
+        behind = self.behind
+        if not behind or behind[0].observer is None or not behind[0].finishes:
+            return None
+        if not value.is_cuda or self._forward_hooks:
             return None
         conv = self.conv
         if not isinstance(conv, QuantizedConv) or conv.output is not None or conv.held is None or conv._forward_hooks:
@@ -89,7 +94,7 @@ class FusedConvBN(_FusedConv):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
         seen = self._seen(value)
-        return self.finish(self.act, self._convolve(value)) if seen is None else seen
+        return self.finish(self._modules.get("act"), self._convolve(value)) if seen is None else seen
 
 
 class FusedConvBNReLU(FusedConvBN):
@@ -130,7 +135,7 @@ class FusedConvBNAdd(_FusedConv):
 
     def forward(self, value: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Run the members in order."""
-        return self.finish(self.act, self._convolve(value), residual)
+        return self.finish(self._modules.get("act"), self._convolve(value), residual)
 
 
 class FusedConvBNAddReLU(FusedConvBNAdd):

@@ -5,8 +5,7 @@ while training with the running statistics for the weights and the batch's own f
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import nn
@@ -27,6 +26,12 @@ from embedl_deploy.nn.rounding import (
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 Folded = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def _parameter(module: nn.Module, name: str) -> Any:
+    """Return a parameter past `nn.Module.__getattr__`: a training step asks hundreds of times."""
+    known = module._parameters
+    return known[name] if name in known else getattr(module, name)
 
 
 def _needs_gradient(*values: torch.Tensor | None) -> bool:
@@ -95,7 +100,8 @@ class QuantizedLayer(nn.Module):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Run the layer, in eval mode as the target's kernel does."""
         result = self._result(value)
-        return result if self.output is None else self.output(result)
+        output = self._modules.get("output")
+        return result if output is None else output(result)
 
     def _result(self, value: torch.Tensor) -> torch.Tensor:
         weight, bias = self.folded()
@@ -115,7 +121,7 @@ class QuantizedLayer(nn.Module):
     def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
         if self.weight_quantizer is None:
             return weight
-        ahead = None if self.together is None else self.together.take(self)
+        ahead = None if self.together is None else self.together.take(self, self.source)
         return self.weight_quantizer(weight) if ahead is None else ahead
 
     def row_weight(self) -> RowWeight | None:
@@ -238,7 +244,7 @@ class QuantizedConv(QuantizedLayer):
         return not self.transposed and self.source.groups in (1, self.source.in_channels)
 
     def _result(self, value: torch.Tensor) -> torch.Tensor:
-        if self.training and self.bn is not None and not self.batch_norm_frozen:
+        if self.training and self._modules.get("bn") is not None and not self.batch_norm_frozen:
             return self._train(value)
         return super()._result(value)
 
@@ -287,22 +293,29 @@ class QuantizedConv(QuantizedLayer):
 
     def row_weight(self) -> RowWeight | None:
         """Return the weight as it can be rounded together with others, now; `None` where it cannot."""
-        bn: Any = self.bn
+        parts = self._modules
+        bn: Any = parts.get("bn")
         if bn is None:
             return super().row_weight()
-        weight, quantizer = self.source.weight, self.weight_quantizer
-        if quantizer is None or self.batch_norm_frozen or type(weight) is not nn.Parameter:
+        quantizer: Any = parts.get("weight_quantizer")
+        if quantizer is None or self.batch_norm_frozen:
             return None
-        return quantizer.row_weight(weight, Norm(bn.weight, bn.running_var, bn.eps))
+        weight = _parameter(self.source, "weight")
+        if type(weight) is not nn.Parameter:
+            return None
+        found: RowWeight | None = quantizer.row_weight(
+            weight, Norm(_parameter(bn, "weight"), bn._buffers["running_var"], bn.eps)
+        )
+        return found
 
     def _train(self, value: torch.Tensor) -> torch.Tensor:
         """Convolve with the weights export will have, then normalize by the batch's own statistics."""
-        bn: Any = self.bn
+        bn: Any = self._modules["bn"]
         source = self.source
         # The rounded weight is divided back, not the result: the same sum, on a far smaller tensor.
-        ahead = None if self.together is None else self.together.take(self)
+        ahead = None if self.together is None else self.together.take(self, source)
         if ahead is not None:
-            ready: torch.Tensor = bn(self._run(value, ahead, source.bias))
+            ready: torch.Tensor = bn(self._run(value, ahead, _parameter(source, "bias")))
             return ready
         quantizer, weight = self.weight_quantizer, source.weight
         if quantizer is not None and quantizer.by_row:
@@ -401,8 +414,7 @@ class QuantizedLinear(QuantizedLayer):
         return functional.linear(value, weight, bias)
 
 
-@dataclass(frozen=True)
-class _Ahead:
+class _Ahead(NamedTuple):
     """A weight that was rounded before it was asked for, and what it was rounded from."""
 
     rounded: torch.Tensor
@@ -410,16 +422,18 @@ class _Ahead:
     versions: tuple[int, ...]
     token: Token
 
-    def is_fresh(self, layer: QuantizedLayer) -> bool:
+    def is_fresh(self, source: nn.Module) -> bool:
         """Say whether it is what rounding would give now, with its way back."""
-        return not self.token.used and layer.source.weight is self.part.weight and _versions(self.part) == self.versions
+        part = self.part
+        return not self.token.used and _parameter(source, "weight") is part.weight and _versions(part) == self.versions
 
 
 def _versions(part: RowWeight) -> tuple[int, ...]:
-    norm = part.norm
+    weight, norm, *_ = part
     if norm is None:
-        return (part.weight._version,)
-    return part.weight._version, norm.variance._version, 0 if norm.gamma is None else norm.gamma._version
+        return (weight._version,)
+    gamma, variance, _ = norm
+    return weight._version, variance._version, 0 if gamma is None else gamma._version
 
 
 class Together:
@@ -437,31 +451,41 @@ class Together:
         """Leave out what waits: a copy has weights of its own."""
         return {"layers": self.layers, "_waiting": {}}
 
-    def take(self, layer: QuantizedLayer) -> torch.Tensor | None:
-        """Return a layer's rounded weight, once; `None` where it has to round by itself."""
+    def take(self, layer: QuantizedLayer, source: nn.Module) -> torch.Tensor | None:
+        """Return the rounded weight of a layer and its torch module, once; `None` where it has to round by itself."""
         found = self._waiting.pop(layer, None)
         if not can_round_ahead():
             return None
-        if found is not None and found.is_fresh(layer):
+        if found is not None and found.is_fresh(source):
             return found.rounded
         # A layer that is called twice must not round all the others again.
-        if any(one.is_fresh(other) for other, one in self._waiting.items()):
+        if any(one.is_fresh(other.source) for other, one in self._waiting.items()):
             return None
         self._waiting.clear()
-        parts = {each: part for each in self.layers if (part := each.row_weight()) is not None}
-        if layer not in parts or len(parts) == 1 or len({_kind(part) for part in parts.values()}) > 1:
+        layers, parts = [], []
+        for each in self.layers:
+            if (part := each.row_weight()) is not None:
+                layers.append(each)
+                parts.append(part)
+        if layer not in layers or len(parts) == 1 or not _are_alike(parts):
             return None
         token = Token()
-        rounded = fake_quantize_together(list(parts.values()), token)
-        for (each, part), one in zip(parts.items(), rounded, strict=True):
-            self._waiting[each] = _Ahead(one, part, _versions(part), token)
-        return self._waiting.pop(layer).rounded
+        waiting = self._waiting
+        for each, part, one in zip(layers, parts, fake_quantize_together(parts, token), strict=True):
+            waiting[each] = _Ahead(one, part, _versions(part), token)
+        return waiting.pop(layer).rounded
+
+
+def _are_alike(parts: list[RowWeight]) -> bool:
+    """Say whether one kernel rounds all of them."""
+    first = _kind(parts[0])
+    return all(_kind(part) == first for part in parts)
 
 
 def _kind(part: RowWeight) -> tuple[object, ...]:
-    norm = part.norm
+    weight, norm, _, form, _ = part
     of_norm = None if norm is None else (norm.gamma is None, norm.epsilon)
-    return part.weight.device, part.weight.dtype, part.form, of_norm
+    return weight.get_device(), weight.dtype, form, of_norm
 
 
 class QuantizedElementwise(nn.Module):

@@ -165,15 +165,15 @@ class QuantStub(Quantizer):
         `None` where that is more than one step: in eval mode, for a learned scale, another activation, under a compiler
         (which makes one step of them by itself), and where somebody's hook wants to see the value in between.
         """
-        if not self.training or self.mode is Mode.FLOAT or torch.compiler.is_compiling():
+        scale = self._buffers.get("scale")
+        if scale is None or not self.training or self.mode is Mode.FLOAT or not value.requires_grad:
             return None
         top = None if act is None else _TOPS.get(type(act), 0.0)
-        scale = self.scale
-        if top == 0.0 or (act is not None and act._forward_hooks) or scale.requires_grad or not value.requires_grad:
+        if top == 0.0 or (act is not None and act._forward_hooks) or torch.compiler.is_compiling():
             return None
         if other is not None and (other.shape != value.shape or other.dtype != value.dtype):
             return None
-        if not value.is_floating_point() or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return None
         rounded = fake_quantize_after(other, top, value, scale, self.zero_point, self.form)
         setattr(rounded, _ROUNDED_BY, self)
@@ -369,11 +369,13 @@ class WeightQuantizer(Quantizer):
         """Return what can be rounded together with other weights; `None` where `forward` does more than that."""
         if self.mode is Mode.FLOAT or not (self.training and self.follows) or self.axis != 0 or self.block:
             return None
-        # A buffer, so not learned.
-        scale, ratio, fitted = (self._buffers.get(name) for name in ("scale", "ratio", "fitted"))
-        if scale is None or ratio is None or fitted is not None or self._forward_hooks or self._forward_pre_hooks:
+        buffers = self._buffers  # a scale that is learned is none of them
+        scale, ratio = buffers.get("scale"), buffers["ratio"]
+        if scale is None or ratio is None or buffers["fitted"] is not None:
             return None
-        if ratio.ndim != 1 or scale.shape != ratio.shape or scale.device != weight.device:
+        if self._forward_hooks or self._forward_pre_hooks or ratio.ndim != 1 or scale.shape != ratio.shape:
+            return None
+        if scale.get_device() != weight.get_device():
             return None
         return RowWeight(weight, norm, ratio, self.form, scale)
 

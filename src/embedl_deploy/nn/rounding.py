@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,8 +24,7 @@ _MOST_ELEMENTS = 2**31
 _SOURCE = "_edgeproof_rounded_from"
 
 
-@dataclass(frozen=True)
-class Norm:
+class Norm(NamedTuple):
     """The batch norm whose factor is folded into a weight before it is rounded, and divided out again."""
 
     gamma: torch.Tensor | None
@@ -33,8 +32,7 @@ class Norm:
     epsilon: float
 
 
-@dataclass(frozen=True)
-class RowGradients:
+class RowGradients(NamedTuple):
     """The gradients of a weight that was rounded row by row; `None` where nobody asked."""
 
     weight: torch.Tensor
@@ -42,8 +40,7 @@ class RowGradients:
     scale: torch.Tensor | None
 
 
-@dataclass(frozen=True)
-class RowWeight:
+class RowWeight(NamedTuple):
     """A weight that is rounded row by row, with scales from the peaks of its rows."""
 
     weight: torch.Tensor
@@ -53,8 +50,7 @@ class RowWeight:
     copy: torch.Tensor  # where the scales that were used are noted
 
 
-@dataclass(frozen=True)
-class Unfinished:
+class Unfinished(NamedTuple):
     """A contiguous value, and what happens to it before it is seen."""
 
     value: torch.Tensor
@@ -652,10 +648,8 @@ def kept_unrounded(*values: torch.Tensor) -> AbstractContextManager[object] | No
     The unrounded value is kept anyway, by its own rounding and by who made it: without this, training would need one
     more copy of it. `None` where there is no such value, or where others have such hooks in place (checkpointing).
     """
-    if torch.compiler.is_compiling():
-        return None
     known = {value.data_ptr(): value for value in values if hasattr(value, _SOURCE)}
-    if not known or not torch.is_grad_enabled() or _has_hooks():
+    if not known or torch.compiler.is_compiling() or not torch.is_grad_enabled() or _has_hooks():
         return None
     # No reference to the rounded value itself: it is what should go.
     sources = {at: (value.numel(), value.dtype, getattr(value, _SOURCE)) for at, value in known.items()}

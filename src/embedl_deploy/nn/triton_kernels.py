@@ -330,24 +330,46 @@ def _launch(
     Triton's own dispatch looks at every argument each time, which takes longer than most of these kernels run. `key`
     is what it would look at, the number of the device first.
     """
-    device = key[0]
-    if device >= 0 and device != _current_device():
-        with torch.cuda.device(device):
-            _launch(kernel, key, grid, tensors, rest, warps)
-        return
     found = _COMPILED.get(key)
-    if found is None:
-        made = kernel[(grid,)](*tensors, *rest, num_warps=warps)
-        if made is not None:  # an interpreter compiles nothing
-            _COMPILED[key] = made.run, made.function, made.packed_metadata
+    if found is None or (key[0] >= 0 and key[0] != _current_device()):
+        _compile(kernel, key, grid, tensors, rest, warps)
         return
     run, function, metadata = found
     # Addresses: the launcher would ask the driver about every tensor.
-    addresses = [
-        None if one is None else tuple([part.data_ptr() for part in one]) if type(one) is tuple else one.data_ptr()
-        for one in tensors
-    ]
-    run(grid, 1, 1, _current_stream(device), function, metadata, None, None, None, *addresses, *rest)
+    addresses = [None if one is None else one.data_ptr() for one in tensors]
+    run(grid, 1, 1, _current_stream(key[0]), function, metadata, None, None, None, *addresses, *rest)
+
+
+def _launch_together(
+    kernel: Any,
+    key: tuple[Any, ...],
+    grid: int,
+    several: tuple[tuple[torch.Tensor, ...] | None, ...],
+    addresses: list[tuple[int, ...] | None],
+    tensors: tuple[Any, ...],
+    rest: tuple[Any, ...],
+) -> None:
+    """Start a kernel for several weights, of which the addresses are known."""
+    found = _COMPILED.get(key)
+    if found is None or (key[0] >= 0 and key[0] != _current_device()):
+        _compile(kernel, key, grid, (*several, *tensors), rest, 4)
+        return
+    run, function, metadata = found
+    others = [None if one is None else one.data_ptr() for one in tensors]
+    run(grid, 1, 1, _current_stream(key[0]), function, metadata, None, None, None, *addresses, *others, *rest)
+
+
+def _compile(
+    kernel: Any, key: tuple[Any, ...], grid: int, tensors: tuple[Any, ...], rest: tuple[Any, ...], warps: int
+) -> None:
+    """Start a kernel by Triton's dispatch, on the device of its arguments, and keep what was compiled."""
+    if key[0] >= 0 and key[0] != _current_device():
+        with torch.cuda.device(key[0]):
+            _compile(kernel, key, grid, tensors, rest, warps)
+        return
+    made = kernel[(grid,)](*tensors, *rest, num_warps=warps)
+    if made is not None:  # an interpreter compiles nothing
+        _COMPILED[key] = made.run, made.function, made.packed_metadata
 
 
 def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -375,17 +397,19 @@ def _masked_values(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if not is_dense(value):
         value = value.contiguous()
-    adds, cuts = other is not None, top is not None
     if other is not None:
         other = _laid_out(other, value)
-    result, count = torch.empty_like(value), value.numel()
-    device = value.get_device()
-    bits = torch.empty((count + 7) // 8, dtype=torch.uint8, device=value.device)
-    aligned = (value.data_ptr() & 15, 0 if other is None else other.data_ptr() & 15, count & 15, count == 1)
-    key = (device, 1, adds, cuts, value.dtype, scale.dtype, zero_point.dtype, *aligned)
-    borders = *form.borders, top if cuts else 0.0
-    tensors = (value, other, result, bits, scale, zero_point)
-    _launch(_round_values, key, -(-count // _BLOCK), tensors, (count, *borders, adds, cuts, True, _BLOCK), 8)
+    result, count, dtype = torch.empty_like(value), value.numel(), value.dtype
+    bits = value.new_empty((count + 7) // 8, dtype=torch.uint8)
+    # Only the last four bits of an address decide what is compiled.
+    aligned, also = value.data_ptr() & 15, 0 if other is None else other.data_ptr() & 15
+    adds, cuts = other is not None, top is not None
+    key = (
+        value.get_device(), 1, adds, cuts, dtype, scale.dtype, zero_point.dtype, aligned, also, count & 15, count == 1
+    )  # fmt: skip
+    low, high = form.borders
+    rest = (count, low, high, top if cuts else 0.0, adds, cuts, True, _BLOCK)
+    _launch(_round_values, key, -(-count // _BLOCK), (value, other, result, bits, scale, zero_point), rest, 8)
     return result, bits
 
 
@@ -589,22 +613,23 @@ class _Plan:
     rows: int
     size: int  # elements of the results, each begun where a load of 16 bytes may begin
     begins: tuple[int, ...]
-    row_begins: tuple[int, ...]
+    row_counts: list[int]
     table: torch.Tensor
 
 
 @functools.lru_cache(maxsize=1024)
-def _plan(shapes: tuple[tuple[int, int], ...], device: torch.device) -> _Plan:
+def _plan(shapes: tuple[torch.Size, ...], device: torch.device) -> _Plan:
     rows = [shape[0] for shape in shapes]
     row_begins = [0, *itertools.accumulate(rows)][:-1]
-    sizes = [-(-row * columns // 16) * 16 for row, columns in shapes]
+    columns = [shape.numel() // shape[0] for shape in shapes]
+    sizes = [-(-shape.numel() // 16) * 16 for shape in shapes]
     begins = [0, *itertools.accumulate(sizes)][:-1]
-    table = torch.tensor([*row_begins, *[columns for _, columns in shapes], *begins], device=device)
-    return _Plan(sum(rows), sum(sizes), tuple(begins), tuple(row_begins), table)
+    table = torch.tensor([*row_begins, *columns, *begins], device=device)
+    return _Plan(sum(rows), sum(sizes), tuple(begins), rows, table)
 
 
-def _shapes(weights: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
-    return tuple((weight.shape[0], weight.numel() // weight.shape[0]) for weight in weights)
+def _plan_of(weights: Sequence[torch.Tensor]) -> _Plan:
+    return _plan(tuple([weight.shape for weight in weights]), weights[0].device)
 
 
 def _laid(flat: torch.Tensor, weights: Sequence[torch.Tensor], begins: tuple[int, ...]) -> list[torch.Tensor]:
@@ -614,36 +639,53 @@ def _laid(flat: torch.Tensor, weights: Sequence[torch.Tensor], begins: tuple[int
 
 
 def _is_plain(vector: torch.Tensor | None) -> bool:
-    return vector is None or (vector.dtype == torch.float32 and vector.is_contiguous())
+    return vector is None or (vector.dtype is torch.float32 and vector.is_contiguous())
+
+
+def _fits(part: RowWeight) -> bool:
+    weight, norm, ratio, _, copy = part
+    if not (_has_rows(weight) and ratio.ndim and _is_plain(ratio) and _is_plain(copy)):
+        return False
+    return norm is None or (_is_plain(norm.gamma) and _is_plain(norm.variance))
+
+
+_Several = tuple[tuple[torch.Tensor, ...] | None, ...]
+
+
+def _addresses(several: _Several) -> tuple[list[tuple[int, ...] | None], Any]:
+    """Return the addresses of several tensors each, and what of them decides what is compiled: mostly nothing."""
+    found = [None if one is None else tuple([part.data_ptr() for part in one]) for one in several]
+    odd = 0
+    for one in found:
+        for address in one or ():
+            odd |= address
+    if not odd & 15:
+        return found, None
+    return found, tuple([address & 15 for one in found for address in one or ()])
 
 
 def _rows_together(parts: Sequence[RowWeight]) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    weights, norm = [part.weight for part in parts], parts[0].norm
-    fits = all(
-        _has_rows(part.weight) and part.ratio.ndim and _is_plain(part.ratio) and _is_plain(part.copy)
-        and (part.norm is None or (_is_plain(part.norm.gamma) and _is_plain(part.norm.variance)))
-        for part in parts
-    )  # fmt: skip
-    if not fits:
+    if not all(_fits(part) for part in parts):
         return rows_one_by_one(_rows, parts)
-    first, form = weights[0], parts[0].form
-    plan = _plan(_shapes(weights), first.device)
-    flat = torch.empty(plan.size, dtype=first.dtype, device=first.device)
-    kept = torch.empty(plan.rows if norm is None else 2 * plan.rows, device=first.device)
+    columns: tuple[Any, ...] = tuple(zip(*parts, strict=True))
+    weights, norms, ratios, forms, copies = columns
+    first, form, norm, plan = weights[0], forms[0], norms[0], _plan_of(weights)
+    flat = first.new_empty(plan.size)
+    kept = first.new_empty(plan.rows if norm is None else 2 * plan.rows, dtype=torch.float32)
     has_gamma = norm is not None and norm.gamma is not None
-    tensors: tuple[Any, ...] = (
-        tuple(weights),
-        tuple(part.norm.gamma for part in parts if part.norm is not None) if has_gamma else None,
-        None if norm is None else tuple(part.norm.variance for part in parts if part.norm is not None),
-        tuple(part.ratio for part in parts),
-        tuple(part.copy for part in parts),
+    several: _Several = (
+        weights,
+        tuple([one.gamma for one in norms]) if has_gamma else None,
+        None if norm is None else tuple([one.variance for one in norms]),
+        ratios,
+        copies,
     )
-    aligned = tuple(one.data_ptr() & 15 for several in tensors if several is not None for one in several)
+    addresses, odd = _addresses(several)
     flags = (norm is not None, has_gamma, len(parts), _TOGETHER_BLOCK)
-    odd = plan.rows & 15, plan.rows == 1
-    key = (first.get_device(), 7, first.dtype, *flags, *odd, aligned if any(aligned) else None)
-    rest = (0.0 if norm is None else norm.epsilon, plan.rows, form.low, form.high, *flags)
-    _launch(_round_rows_together, key, plan.rows, (*tensors, flat, kept, plan.table), rest, 4)
+    rows = plan.rows
+    key = (first.get_device(), 7, first.dtype, *flags, rows & 15, rows == 1, odd)
+    rest = (0.0 if norm is None else norm.epsilon, rows, *form.borders, *flags)
+    _launch_together(_round_rows_together, key, rows, several, addresses, (flat, kept, plan.table), rest)
     return _laid(flat, weights, plan.begins), [kept]
 
 
@@ -657,32 +699,31 @@ def _gradients_together(
 ) -> list[RowGradients | None]:
     if len(kept) == 2 * len(weights):
         return gradients_one_by_one(_gradients_of_rows, grads, weights, gammas, kept, form, wants)
-    first, both = weights[0], kept[0]
-    plan = _plan(_shapes(weights), first.device)
+    first, both, plan = weights[0], kept[0], _plan_of(weights)
     assert both is not None
-    has_norm, has_gamma = both.numel() > plan.rows, gammas[0] is not None
+    rows = plan.rows
+    has_norm, has_gamma = both.numel() > rows, gammas[0] is not None
     given = [grad for grad in grads if grad is not None]
     if len(given) < len(weights) or len({*wants}) > 1 or any(grad.dtype != first.dtype for grad in given):
-        used, rows = both[: plan.rows], [shape[0] for shape in _shapes(weights)]
         inverse: Sequence[torch.Tensor | None] = [None] * len(weights)
         if has_norm:
-            inverse = torch.split(both[plan.rows :], rows)
-        parts = [*torch.split(used, rows), *inverse]
+            inverse = torch.split(both[rows:], plan.row_counts)
+        parts = [*torch.split(both[:rows], plan.row_counts), *inverse]
         return gradients_one_by_one(_gradients_of_rows, grads, weights, gammas, parts, form, wants)
-    laid = tuple(_laid_out(grad, weight) for grad, weight in zip(given, weights, strict=True))
-    flat = torch.empty(plan.size, dtype=first.dtype, device=first.device)
-    of_gamma = torch.empty(plan.rows, device=first.device) if wants[0] else None
-    tensors: tuple[Any, ...] = (laid, tuple(weights), tuple(gammas) if has_gamma else None)
-    aligned = tuple(one.data_ptr() & 15 for several in tensors if several is not None for one in several)
+    laid = tuple([_laid_out(grad, weight) for grad, weight in zip(given, weights, strict=True)])
+    flat = first.new_empty(plan.size)
+    of_gamma = first.new_empty(rows, dtype=torch.float32) if wants[0] else None
+    several: Any = (laid, tuple(weights), tuple(gammas) if has_gamma else None)
+    addresses, odd = _addresses(several)
     flags = (has_norm, has_gamma, of_gamma is not None, len(weights), _TOGETHER_BLOCK)
-    odd = plan.rows & 15, plan.rows == 1
-    key = (first.get_device(), 8, first.dtype, *flags, *odd, aligned if any(aligned) else None)
-    rest = (plan.rows, form.low, form.high, *flags)
-    _launch(_row_gradients_together, key, plan.rows, (*tensors, flat, of_gamma, both, plan.table), rest, 4)
+    key = (first.get_device(), 8, first.dtype, *flags, rows & 15, rows == 1, odd)
+    rest = (rows, *form.borders, *flags)
+    tensors = (flat, of_gamma, both, plan.table)
+    _launch_together(_row_gradients_together, key, rows, several, addresses, tensors, rest)
     results = _laid(flat, weights, plan.begins)
     if of_gamma is None:
         return [RowGradients(result, None, None) for result in results]
-    slopes = torch.split(of_gamma, [shape[0] for shape in _shapes(weights)])
+    slopes = of_gamma.split_with_sizes(plan.row_counts)
     return [RowGradients(result, slope, None) for result, slope in zip(results, slopes, strict=True)]
 
 

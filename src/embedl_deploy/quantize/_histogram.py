@@ -203,7 +203,7 @@ class Inbox:
         if where is None:
             # The sample goes by position, whatever the order in memory.
             whole = value if value.is_contiguous() else value.contiguous()
-            where = self._see(whole, None)
+            where = self._see(whole, None, implementation_for(value))
             self._remember(value, where)
         self._note(stub, histogram, where, value)
 
@@ -212,7 +212,8 @@ class Inbox:
         value, other, bias = left.value, left.other, left.bias
         if not value.is_cuda or not value.numel() or not value.is_contiguous():
             return None
-        if implementation_for(value).see_finished is None:
+        by = implementation_for(value)
+        if by.see_finished is None:
             return None
         if other is not None and not (
             other.shape == value.shape and other.dtype == value.dtype and other.is_contiguous()
@@ -221,7 +222,7 @@ class Inbox:
         if bias is not None and (bias.dtype != value.dtype or value.ndim < 2 or bias.numel() != value.shape[1]):
             return None
         result = torch.empty_like(value)
-        where = self._see(result, left)
+        where = self._see(result, left, by)
         self._remember(result, where)
         self._note(stub, histogram, where, result)
         return result
@@ -248,11 +249,10 @@ class Inbox:
                 return seen.where
         return None
 
-    def _see(self, value: torch.Tensor, left: Unfinished | None) -> tuple[int, int, int, int]:
+    def _see(self, value: torch.Tensor, left: Unfinished | None, by: Implementation) -> tuple[int, int, int, int]:
         """Look at a value, which is still to be written where something is left to do."""
         first, step = _positions(value)
         length = -(-(value.numel() - first) // step)
-        by = implementation_for(value)
         place = value.device, value.dtype, by.name
         number = self._open.get(place)
         page = None if number is None else self._pages[number]
@@ -277,36 +277,79 @@ class Inbox:
         self._recent.clear()
         if not notes:
             return
-        bounds = _bounds(pages)
-        rows = dict[int, tuple[Histogram, list[tuple[float, float]]]]()
-        counted: list[tuple[_Note, int]] = []
-        for note in notes:
-            stub, histogram = note.stub, note.histogram
-            low, high = bounds[note.page][note.slot]
-            if low == -math.inf and not stub.required:
-                # Scores behind a mask: no integer stands for them, so no target rounds them.
-                stub.masked = True
-            if stub.masked:
-                continue
-            found = rows.setdefault(id(histogram), (histogram, []))[1]
-            histogram.refuse_infinite(stub.label, low, high, histogram.batches + len(found) + 1)
-            found.append((low, high))
-            counted.append((note, id(histogram)))
-        exponents = {
-            key: max(histogram.exponent, exponent_for(min(found)[0], max(high for _, high in found)))
-            for key, (histogram, found) in rows.items()
-        }
+        asked = _ends(pages)
+        begins = list(itertools.accumulate((page.slots for page in pages), initial=0))
+        # What needs no answer is done before the device is waited for.
+        waiting = _rows_of(notes, pages, begins)
+        bounds: list[tuple[float, float]] = asked.tolist()
+        if not all(math.isfinite(end) for both in bounds for end in both):
+            notes = _refuse_infinite(notes, bounds, begins)
+            waiting = _rows_of(notes, pages, begins)
+        answers = []
+        for rows in waiting:
+            found = [[bounds[index] for index in seen] for seen in rows.seen]
+            exponents = [
+                max(histogram.exponent, exponent_for(min(found_of)[0], max([high for _, high in found_of])))
+                for histogram, found_of in zip(rows.histograms, found, strict=True)
+            ]
+            answers.append((rows, found, _count_rows(pages, rows, exponents)))
         # A device counts while the bounds are added up here.
-        answers = [
-            _count_pages(pages, numbers, [each for each in counted if pages[each[0].page].place == place], exponents)
-            for place, numbers in _by_place(pages).items()
-        ]
-        for histogram, found in rows.values():
-            histogram.stretch(found)
-        for keys, counts in answers:
-            for key, row in zip(keys, _at_hand(counts), strict=True):
-                histogram = rows[key][0]
+        for rows, found, counts in answers:
+            for histogram, found_of in zip(rows.histograms, found, strict=True):
+                histogram.stretch(found_of)
+            for histogram, row in zip(rows.histograms, _at_hand(counts), strict=True):
                 histogram.counts = row if histogram.counts is _NONE else histogram.counts + row
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What waits on one device in one type: a row for each histogram, and where the samples of each value are."""
+
+    pages: list[int]
+    histograms: list[Histogram]
+    seen: list[list[int]]  # of every histogram, where its bounds are among those of all pages
+    starts: list[int]  # of every value, among the samples of its pages
+    lengths: list[int]
+    owners: list[int]  # the row of every value
+
+
+def _rows_of(notes: Sequence[_Note], pages: list[_Page], begins: list[int]) -> list[_Rows]:
+    """Sort what was seen by where it is, then by histogram."""
+    found: dict[_Place, tuple[_Rows, dict[int, int]]] = {}
+    first_samples: list[int] = []
+    for number, page in enumerate(pages):
+        rows = found.setdefault(page.place, (_Rows([], [], [], [], [], []), {}))[0]
+        first_samples.append(sum([pages[other].size for other in rows.pages]))
+        rows.pages.append(number)
+    for _, histogram, number, slot, start, length in notes:
+        rows, places = found[pages[number].place]
+        owner = places.get(id(histogram))
+        if owner is None:
+            owner = places[id(histogram)] = len(rows.histograms)
+            rows.histograms.append(histogram)
+            rows.seen.append([])
+        rows.seen[owner].append(begins[number] + slot)
+        rows.starts.append(first_samples[number] + start)
+        rows.lengths.append(length)
+        rows.owners.append(owner)
+    return [rows for rows, _ in found.values() if rows.histograms]
+
+
+def _refuse_infinite(notes: Sequence[_Note], bounds: list[tuple[float, float]], begins: list[int]) -> list[_Note]:
+    """Return what can be counted; scores behind a mask cannot: no integer stands for them, so no target rounds them."""
+    kept: list[_Note] = []
+    batches: dict[int, int] = {}
+    for note in notes:
+        stub, histogram = note.stub, note.histogram
+        low, high = bounds[begins[note.page] + note.slot]
+        if low == -math.inf and not stub.required:
+            stub.masked = True
+        if stub.masked:
+            continue
+        seen = batches[id(histogram)] = batches.get(id(histogram), histogram.batches) + 1
+        histogram.refuse_infinite(stub.label, low, high, seen)
+        kept.append(note)
+    return kept
 
 
 def _at_hand(counts: torch.Tensor) -> torch.Tensor:
@@ -319,45 +362,19 @@ def _at_hand(counts: torch.Tensor) -> torch.Tensor:
     return found.long()
 
 
-def _by_place(pages: list[_Page]) -> dict[_Place, list[int]]:
-    found: dict[_Place, list[int]] = {}
-    for number, page in enumerate(pages):
-        found.setdefault(page.place, []).append(number)
-    return found
-
-
-def _bounds(pages: list[_Page]) -> list[list[list[float]]]:
-    """Return the least and the largest of every value of every page, asking the device once."""
+def _ends(pages: list[_Page]) -> torch.Tensor:
+    """Return the least and the largest of every value of every page, a row each; the device is not waited for."""
     ends = [
         torch.stack([page.bounds[: page.slots, 0].amin(1), page.bounds[: page.slots, 1].amax(1)], 1) for page in pages
     ]
-    all_of = torch.cat([one.to(ends[0].device) for one in ends]).tolist()
-    found, start = [], 0
-    for page in pages:
-        found.append(all_of[start : start + page.slots])
-        start += page.slots
-    return found
+    return ends[0] if len(ends) == 1 else torch.cat([one.to(ends[0].device) for one in ends])
 
 
-def _count_pages(
-    pages: list[_Page],
-    numbers: list[int],
-    notes: list[tuple[_Note, int]],
-    exponents: Mapping[int, int],
-) -> tuple[list[int], torch.Tensor]:
+def _count_rows(pages: list[_Page], rows: _Rows, exponents: list[int]) -> torch.Tensor:
     """Count the samples of all pages of one device and type, into a row for each histogram."""
-    if not notes:
-        return [], torch.empty(0, 2 * HALF)
-    first, *others = (pages[number] for number in numbers)
+    first, *others = (pages[number] for number in rows.pages)
     joined = torch.cat([page.samples[: page.size] for page in (first, *others)]) if others else first.samples
-    begins = dict(
-        zip(numbers, itertools.accumulate((pages[number].size for number in numbers), initial=0), strict=False)
-    )
-    place = {key: row for row, key in enumerate(dict.fromkeys(key for _, key in notes))}
-    starts = [begins[note.page] + note.start for note, _ in notes]
-    lengths, owners = [note.length for note, _ in notes], [place[key] for _, key in notes]
-    chosen = [exponents[key] for key in place]
-    return list(place), first.by.counted(joined, starts, lengths, owners, chosen, HALF)
+    return first.by.counted(joined, rows.starts, rows.lengths, rows.owners, exponents, HALF)
 
 
 def count(samples: list[torch.Tensor], rows: list[int], exponents: list[int]) -> torch.Tensor:
