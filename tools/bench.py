@@ -48,8 +48,8 @@ class Bench:
     name: str
     script: str
     quick: str
-    minutes: float
     quick_minutes: float
+    minutes: float
     opponents: tuple[str, ...] = ()
     gpu: bool = False
 
@@ -75,9 +75,24 @@ def kept(*, quick: bool) -> Path:
 def quoted_list() -> dict[str, Bench]:
     """Read the list of benchmarks."""
     listed = tomllib.loads((ROOT / "benchmarks" / "benchmarks.toml").read_text())
-    return {
-        name: Bench(name, **{**facts, "opponents": tuple(facts.get("opponents", ()))}) for name, facts in listed.items()
-    }
+    results = read_results()
+    made = {}
+    for name, facts in listed.items():
+        took = [minutes for result in results.get(name, {}).values() if (minutes := minutes_of(result)) is not None]
+        told = {"minutes": max(took)} if took else {}
+        made[name] = Bench(name, **{**facts, **told, "opponents": tuple(facts.get("opponents", ()))})
+    return made
+
+
+def minutes_of(result: dict[str, Any]) -> float | None:
+    """Return how long a result took; nothing when it was not made in one go by the benchmark's own defaults.
+
+    Options stand for parts that were chosen, or kept from an earlier run.
+    """
+    words = str(result["command"]).split()
+    if result["seconds"] is None or words[2:-1] != ["--json"]:
+        return None
+    return round(float(result["seconds"]) / 60, 1)
 
 
 def chosen(names: list[str], *, gpu: bool) -> list[Bench]:

@@ -257,6 +257,24 @@ def test_what_is_missing_is_missing_of_this_family(monkeypatch: pytest.MonkeyPat
     assert [each.name for each in bench.missing(benches, None)] == ["store", "query"]
 
 
+@pytest.mark.parametrize("name", LISTED)
+def test_how_long_a_benchmark_takes_is_known(name: str) -> None:
+    """Its results say so, or the list does while none can."""
+    assert bench.quoted_list()[name].minutes > 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "options", "minutes"),
+    [(90.0, "", 1.5), (None, "", None), (0.0, "--folder kept ", None), (90.0, "--only itself ", None)],
+)
+def test_a_result_made_of_parts_does_not_say_how_long_it_takes(
+    seconds: float | None, options: str, minutes: float | None
+) -> None:
+    """What lay in a folder already, or was left out, was not measured in that time."""
+    result = {"seconds": seconds, "command": f"python benchmarks/hub/bench_x.py {options}--json x.json"}
+    assert bench.minutes_of(result) == minutes
+
+
 def test_a_time_is_a_date_or_a_commit() -> None:
     """Anything else is refused with what would do."""
     assert bench.moment("2026-11-18").isoformat() == "2026-11-18T00:00:00+00:00"
