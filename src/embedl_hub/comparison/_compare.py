@@ -99,6 +99,8 @@ class MetricRow:
 
 def conclusion_of(metric: str, ratio: Ratio) -> str:
     """Say in words what a ratio of a metric shows: ``slower``, ``no difference shown`` and so on."""
+    if find_metric(metric).is_bound:
+        return "a bound, not judged"
     shows = ratio.shows_difference
     if shows is None:
         return "the same" if ratio.value == 1 else "no uncertainty known"
@@ -220,7 +222,8 @@ def _metric_rows(runs: Sequence[Run], documents: Sequence[ProfileDocument]) -> t
 
     def row(name: str) -> MetricRow:
         values = tuple(_finite(run, name) for run in runs)
-        errors = [error_of(name, series) for series in samples]
+        # A bound holds the uncertainty already; to give it another would count it twice.
+        errors = [None if find_metric(name).is_bound else error_of(name, series) for series in samples]
         ratios = tuple(_ratio(values, errors, place) for place in range(len(runs)))
         return MetricRow(name, find_metric(name).unit, values, ratios)
 
