@@ -10,9 +10,11 @@ import click
 from embedl_device.schema import ANY, FLAG, TEXT, WHOLE, Shape, array, fields, maybe
 from embedl_hub.cli._output import PATH, as_value, emit, home_option, json_option, pairs, table, working
 from embedl_hub.cli._steps import chosen_device, open_context
+from embedl_hub.core.device import Device
 from embedl_hub.core.document import fit_of
 from embedl_hub.core.memory import memory_of, predict_memory, read_size
 from embedl_hub.core.profile import ProfileError
+from embedl_hub.core.steps import HERE
 from embedl_hub.errors import ConfigError
 from embedl_hub.refusal import refusals_as
 
@@ -62,8 +64,9 @@ def command(
     MODEL is a file of a runtime's own format (.onnx, .tflite, .pte), or the id of a run that made or used one. The exit
     code is 1 when it will not fit.
     """
-    with refusals_as(ProfileError), open_context(home, None, here=here) as hub:
-        chosen = None if memory else chosen_device(home, device, here=here)
+    chosen = None if memory else chosen_device(home, device, here=here)
+    extra = [Device(HERE)] if chosen == HERE else []
+    with refusals_as(ProfileError), open_context(home, None, here=here, extra=extra) as hub:
         values = {name: as_value(text) for name, text in pairs(changes).items()}
         with working(f"the memory of {model}"):
             toolchain, predicted = predict_memory(hub, model, chosen, toolchain_name=toolchain_name, changes=values)

@@ -20,6 +20,7 @@ from embedl_hub.comparison._overlay import (
 )
 from embedl_hub.core.document import ProfileDocument, document_of, find_metric, in_order
 from embedl_hub.core.profile import module_times
+from embedl_hub.core.steps import place_of
 from embedl_hub.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def _device(run: Run, document: ProfileDocument, spec: Mapping[str, Any]) -> str
     board = board if isinstance(board, Mapping) else {}
     hardware = [spec.get("device_name") or board.get("model"), board.get("cpu") or spec.get("cpu")]
     described = ", ".join(str(part) for part in hardware if part)
-    name = run.device or document.place or ("this machine" if run.provider == "local" else None)
+    name = place_of(run) if run.device else document.place or place_of(run)
     return f"{name} ({described})" if name and described else name or described or None
 
 

@@ -71,6 +71,15 @@ def test_what_differs_comes_first(tmp_path: Path) -> None:
     assert set(differing) == {"model", "precision", "runtime", "device", "system", "threads", "power", "batch"}
 
 
+def test_one_machine_by_two_names_is_no_difference(tmp_path: Path) -> None:
+    """What one command calls ``here`` and another does not name."""
+    runs = [
+        dataclasses.replace(profile_run(tmp_path, name, samples(1000)), device=device, provider="local")
+        for name, device in (("a", "here"), ("b", "this machine"))
+    ]
+    assert "device" not in {row.name for row in compare(runs).differences}
+
+
 def test_a_verdict_that_is_not_stable_is_a_caution(tmp_path: Path) -> None:
     """Before anybody believes a ratio."""
     runs = [profile_run(tmp_path, "a", samples(1000)), profile_run(tmp_path, "b", samples(1200), verdict="throttled")]
