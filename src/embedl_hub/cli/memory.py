@@ -10,11 +10,9 @@ import click
 from embedl_device.schema import ANY, FLAG, TEXT, WHOLE, Shape, array, fields, maybe
 from embedl_hub.cli._output import PATH, as_value, emit, home_option, json_option, pairs, table, working
 from embedl_hub.cli._steps import chosen_device, open_context
-from embedl_hub.core.device import Device
 from embedl_hub.core.document import fit_of
 from embedl_hub.core.memory import memory_of, predict_memory, read_size
 from embedl_hub.core.profile import ProfileError
-from embedl_hub.core.steps import HERE
 from embedl_hub.errors import ConfigError
 from embedl_hub.refusal import refusals_as
 
@@ -65,8 +63,7 @@ def command(
     code is 1 when it will not fit.
     """
     chosen = None if memory else chosen_device(home, device, here=here)
-    extra = [Device(HERE)] if chosen == HERE else []
-    with refusals_as(ProfileError), open_context(home, None, here=here, extra=extra) as hub:
+    with refusals_as(ProfileError), open_context(home, None, here=here, device=chosen) as hub:
         values = {name: as_value(text) for name, text in pairs(changes).items()}
         with working(f"the memory of {model}"):
             toolchain, predicted = predict_memory(hub, model, chosen, toolchain_name=toolchain_name, changes=values)
