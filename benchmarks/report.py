@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import sqlite3
 import subprocess
 import sys
@@ -28,6 +29,7 @@ FORMAT = 1
 LONG_MS = 10_000
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+BUSY = "busy machine"
 OURS = ("edgeproof-hub", "edgeproof-deploy", "edgeproof-device")
 PLACES = frozenset(("json", "folder", "fresh", "picture", "without_peers", "traces", "runtimes"))
 """Options that say where or with whom, not how much: a run that differs from the defaults in others is a quick one."""
@@ -43,19 +45,25 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 class Session:
     """One run of a benchmark, from the first look at the machine to the result file."""
 
-    def __init__(self, name: str, options: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    def __init__(
+        self, name: str, options: argparse.ArgumentParser, arguments: argparse.Namespace, *, gpu: bool = False
+    ) -> None:
         self._name = name
         self._path: Path | None = arguments.json
         self._is_quick = is_quick(options, arguments)
         self._started = time.monotonic()
         self._date = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        self._machine = machine()
+        self._machine = machine(gpu=gpu)
         if self._path is not None:
             self._refuse_to_overwrite(self._path)
 
     def _refuse_to_overwrite(self, path: Path) -> None:
-        if self._is_quick and path.exists() and not json.loads(path.read_text()).get("quick", False):
+        if not path.exists() or (kept := json.loads(path.read_text())).get("quick", False):
+            return
+        if self._is_quick:
             sys.exit(f"{path} holds a full result, and these options make a quick one: write it somewhere else.")
+        if (family := family_of(kept)) != self._machine["family"]:
+            sys.exit(f"{path} holds a result of {family}, and this is {self._machine['family']}: write it elsewhere.")
 
     def finish(
         self,
@@ -138,7 +146,65 @@ def commit_of(folder: Path) -> tuple[str | None, bool | None]:
     return answers[0], bool(answers[1])
 
 
-def machine() -> dict[str, Any]:
+def family_here(*, gpu: bool = False) -> str:
+    """Return what results are kept by: the kernel family of this processor, or the name of this GPU."""
+    if gpu:
+        return _gpu_here()
+    # Here, for the workers of opponents lack both.
+    from embedl_device import board  # noqa: PLC0415
+    from embedl_kernels import family_of as by_features  # noqa: PLC0415
+
+    here = board.describe()
+    family = by_features(here["architecture"], here["cpu_features"])
+    return here["architecture"].lower() if family is None else family.name
+
+
+def _gpu_here() -> str:
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        sys.exit("nvidia-smi names no GPU here.")
+    return named(done.stdout.splitlines()[0])
+
+
+def named(gpu: str) -> str:
+    """Return a GPU's name as that of a folder."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+
+
+def family_of(result: Mapping[str, Any]) -> str:
+    """Return the family that a result was measured on."""
+    return str(result["machine"]["family"])
+
+
+def path_of(name: str, family: str, folder: Path = RESULTS) -> Path:
+    """Return where a benchmark's result of a family is kept."""
+    return folder / family / f"{name}.json"
+
+
+def read_results(folder: Path = RESULTS) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return every result by its benchmark's name and its family."""
+    kept: dict[str, dict[str, dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*/*.json")):
+        kept.setdefault(path.stem, {})[path.parent.name] = json.loads(path.read_text())
+    return kept
+
+
+def load_of(machine: Mapping[str, Any]) -> str:
+    """Return the load before a measurement in words: more than one process a core makes a busy machine.
+
+    The only place that decides it. Empty where no load was taken.
+    """
+    load, cores = machine.get("load_before"), machine.get("cores")
+    if load is None:
+        return ""
+    return f"load {load:g}" + (f": {BUSY}" if cores and load > cores else "")
+
+
+def machine(*, gpu: bool = False) -> dict[str, Any]:
     """Return what a reader needs to judge a number."""
     cpuinfo = Path("/proc/cpuinfo")
     models = [line.partition(": ")[2] for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
@@ -146,6 +212,7 @@ def machine() -> dict[str, Any]:
     with contextlib.suppress(OSError):
         governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
     return {
+        "family": family_here(gpu=gpu),
         "cpu": models[0] if models else platform.processor(),
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),

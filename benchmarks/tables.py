@@ -2,21 +2,23 @@
 
 A page says ``<!-- figures:NAME -->`` and ``<!-- /figures -->`` on lines of their own; what stands between them is
 written by ``./bench --tables``. NAME is ``measured`` for the short table of all benchmarks, a benchmark's name for its
-own, or ``NAME-all`` for every figure of it with its spread.
+own, or ``NAME-all`` for every figure of it with its spread. Each family that a benchmark was measured on has a table
+of its own.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import figures
-from report import RESULTS, number
+from report import BUSY, family_of, load_of, named, number, read_results
+
+from embedl_kernels import FAMILIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from figures import Figure
@@ -46,15 +48,14 @@ FILES = {
     "onnxruntime u8": "`onnxruntime.quantization`, u8 × s8", "onnxruntime u8 reduced": "the same, `reduce_range`",
     "onnxruntime u8u8": "u8 × u8", "onnxruntime s8s8": "s8 × s8",
 }  # fmt: skip
-PROCESSORS = {"host": "with VNNI", "x86-avx2": "without VNNI"}
+PROCESSORS = {"x86-vnni": "with VNNI", "x86-avx2": "without VNNI"}
+HOST = "host"
 NEAR_DB = 1.0
 AS_DRAWN = "-plain"
 
 
-def read_results(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
-    """Return every result by its benchmark's name."""
-    found = (json.loads(path.read_text()) for path in sorted(folder.glob("*.json")))
-    return {result["name"]: result for result in found}
+Results = dict[str, dict[str, dict[str, Any]]]
+"""By benchmark and family."""
 
 
 def pages(root: Path) -> list[Path]:
@@ -74,22 +75,43 @@ def write(root: Path) -> list[Path]:
     return changed
 
 
-def fill(text: str, results: dict[str, dict[str, Any]]) -> str:
+def fill(text: str, results: Results) -> str:
     """Return a page with its tables as the results have them."""
     return MARKED.sub(lambda found: f"{found[1]}{render(found['name'], results)}\n{found[3]}", text)
 
 
-def render(name: str, results: dict[str, dict[str, Any]]) -> str:
+def render(name: str, results: Results) -> str:
     """Return one table with what it comes from."""
     whole = name.removesuffix("-all")
     if name == "measured":
-        return _short([results[each] for each in SHORT if each in results])
+        measured = [results[each] for each in SHORT if each in results]
+        return _blocks(
+            {
+                family: _short([by_family[family] for by_family in measured if family in by_family])
+                for family in _in_order({family for by_family in measured for family in by_family})
+            }
+        )
     if whole not in results:
         names = sorted(("measured", *results, *(f"{each}-all" for each in results)))
         raise KeyError(f"No figures are called {name!r}; there are: {', '.join(names)}.")
-    result = results[whole]
     make = _MAKERS.get(name, _every if name != whole else _one)
-    return f"{make(result)}\n\n{_source(result)}"
+    measured_on = results[whole]
+    return _blocks(
+        {family: f"{make(measured_on[family])}\n\n{_source(measured_on[family])}" for family in _in_order(measured_on)}
+    )
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return families as the product lists them, GPUs after them."""
+    known = [family.name for family in FAMILIES]
+    return sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name))
+
+
+def _blocks(tables: dict[str, str]) -> str:
+    """Return the tables of all families: a line above names the family where there are several."""
+    if len(tables) == 1:
+        return next(iter(tables.values()))
+    return "\n\n".join(f"**{family}**\n\n{text}" for family, text in tables.items())
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -169,11 +191,14 @@ def _families_all(result: dict[str, Any]) -> str:
 def _by_family(result: dict[str, Any], nets: list[str]) -> str:
     """Return networks and processors against files; bold is the fastest that answers as the quantized network does."""
     lines = []
+    kernels = {family_of(result) if kept == HOST else kept: kept for kept in result["data"]["families"]}
     for net in nets:
         rows = result["data"]["nets"][net]
         simulated = rows["simulated"]["sqnr_db"]
         for family, processor in PROCESSORS.items():
-            found = {name: rows.get(name, {}).get("families", {}).get(family) for name in FILES}
+            if family not in kernels:
+                continue
+            found = {name: rows.get(name, {}).get("families", {}).get(kernels[family]) for name in FILES}
             near = [one["speed_up"] for one in found.values() if one and one["sqnr_db"] >= simulated - NEAR_DB]
             cells = []
             for one in found.values():
@@ -373,29 +398,32 @@ _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _source(result: dict[str, Any]) -> str:
-    here = result["machine"]
-    where = result["versions"].get("device") or f"{here.get('cores', '?')} cores of {here.get('cpu', 'a CPU')}"
-    load = f", load {here['load_before']:g}" if "load_before" in here else ""
+    load = load_of(result["machine"])
     peers = "".join(f"; {name} {version}" for name, version in _named(result).items())
     mark = "QUICK, " if result["quick"] else ""
-    return f"`./bench {result['name']}`: {mark}{result['date'][:10]}, {where}{load}{peers}."
+    where = _where(result) + (f", {load}" if load else "")
+    return f"`./bench {result['name']}`: {mark}{result['date'][:10]}, {where}{peers}."
+
+
+def _where(result: dict[str, Any]) -> str:
+    """Return what was measured on: cores of a processor and its family, or the GPU whose name is that of the family."""
+    here, family = result["machine"], family_of(result)
+    device = str(result["versions"].get("device") or result["versions"].get("gpu", ""))
+    if family in named(device):
+        return device
+    return f"{here.get('cores', '?')} cores of {here.get('cpu', 'a CPU')} ({family})"
 
 
 def _sources(results: list[dict[str, Any]]) -> str:
     versions = {name: version for result in results for name, version in _named(result).items()}
-    cpus = sorted(
-        {
-            f"{result['machine']['cores']} cores of {result['machine']['cpu']}"
-            for result in results
-            if "cpu" in result["machine"]
-        }
-    )
-    loads = [result["machine"]["load_before"] for result in results if "load_before" in result["machine"]]
+    machines = sorted({_where(result) for result in results})
+    busy = [result["name"] for result in results if load_of(result["machine"]).endswith(BUSY)]
     names = " ".join(result["name"] for result in results)
     dates = sorted(result["date"][:10] for result in results)
     peers = "".join(f"; {name} {version}" for name, version in versions.items())
     days = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
-    return f"`./bench {names}`: {days}, {', '.join(cpus)}, load {min(loads):g} to {max(loads):g}{peers}."
+    mark = f"; {BUSY}: {', '.join(busy)}" if busy else ""
+    return f"`./bench {names}`: {days}, {', '.join(machines)}{mark}{peers}."
 
 
 def _named(result: dict[str, Any]) -> dict[str, str]:

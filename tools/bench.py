@@ -1,10 +1,15 @@
 """Measure again what the tables quote, and say how it stands to the last committed results.
 
-    ./bench --list                    # what there is, with whom, how long
-    ./bench [NAME ...]                # measure in full, write benchmarks/results/NAME.json, compare
+    ./bench --list [NAME ...]         # what there is, with whom, how long, and the last date of every family
+    ./bench [NAME ...]                # measure in full, write benchmarks/results/FAMILY/NAME.json, compare
+    ./bench --missing                 # only what has no full result of this processor's family
+    ./bench --since WHEN              # the same, and what was measured before a commit or a date
     ./bench --quick [NAME ...]        # shorter and coarser; kept in the cache, never among the full results
     ./bench --compare [NAME ...]      # compare what lies here with what is committed, without measuring
     ./bench --tables                  # write the tables in README, docs and benchmarks from the results
+
+Results are kept by kernel family (`x86-vnni`, `x86-avx2`: embedl_kernels), those of a GPU by its name: a run on one
+leaves the others' alone, and is compared with its own.
 
 Opponents are installed in environments of their own on first use, in edgeproof-bench in the user's cache or where
 EDGEPROOF_BENCH points. One that cannot be installed is named with the reason, and its column says so.
@@ -13,6 +18,7 @@ EDGEPROOF_BENCH points. One that cannot be installed is named with the reason, a
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -29,7 +35,7 @@ import cache  # noqa: E402
 import environments  # noqa: E402
 import tables  # noqa: E402
 from comparing import compared  # noqa: E402
-from report import RESULTS, print_table  # noqa: E402 - found by the line above
+from report import RESULTS, family_here, family_of, load_of, path_of, print_table, read_results  # noqa: E402
 
 LONGER = 4
 """A benchmark that takes so many times its estimate, and half an hour more, is ended."""
@@ -42,8 +48,8 @@ class Bench:
     name: str
     script: str
     quick: str
-    minutes: float
     quick_minutes: float
+    minutes: float
     opponents: tuple[str, ...] = ()
     gpu: bool = False
 
@@ -53,20 +59,40 @@ class Bench:
         return (ROOT / "benchmarks" / self.script).read_text().splitlines()[0].strip('"')
 
     def result(self, *, quick: bool) -> Path:
-        """Return where its result is written: quick ones never lie among the full ones."""
-        return (cache.folder("quick") if quick else RESULTS) / f"{self.name}.json"
+        """Return where its result of this machine is written: quick ones never lie among the full ones."""
+        return path_of(self.name, family_here(gpu=self.gpu), kept(quick=quick))
 
     def estimate(self, *, quick: bool) -> float:
         """Return about how many minutes it takes."""
         return self.quick_minutes if quick else self.minutes
 
 
+def kept(*, quick: bool) -> Path:
+    """Return the folder of full results, or of quick ones."""
+    return cache.folder("quick") if quick else RESULTS
+
+
 def quoted_list() -> dict[str, Bench]:
     """Read the list of benchmarks."""
     listed = tomllib.loads((ROOT / "benchmarks" / "benchmarks.toml").read_text())
-    return {
-        name: Bench(name, **{**facts, "opponents": tuple(facts.get("opponents", ()))}) for name, facts in listed.items()
-    }
+    results = read_results()
+    made = {}
+    for name, facts in listed.items():
+        took = [minutes for result in results.get(name, {}).values() if (minutes := minutes_of(result)) is not None]
+        told = {"minutes": max(took)} if took else {}
+        made[name] = Bench(name, **{**facts, **told, "opponents": tuple(facts.get("opponents", ()))})
+    return made
+
+
+def minutes_of(result: dict[str, Any]) -> float | None:
+    """Return how long a result took; nothing when it was not made in one go by the benchmark's own defaults.
+
+    Options stand for parts that were chosen, or kept from an earlier run.
+    """
+    words = str(result["command"]).split()
+    if result["seconds"] is None or words[2:-1] != ["--json"]:
+        return None
+    return round(float(result["seconds"]) / 60, 1)
 
 
 def chosen(names: list[str], *, gpu: bool) -> list[Bench]:
@@ -77,6 +103,32 @@ def chosen(names: list[str], *, gpu: bool) -> list[Bench]:
     if names:
         return [every[name] for name in names]
     return [bench for bench in every.values() if gpu or not bench.gpu]
+
+
+def missing(benches: list[Bench], since: dt.datetime | None) -> list[Bench]:
+    """Return what has no full result of this family, or none since a time."""
+    return [bench for bench in benches if not _measured(bench.result(quick=False), since)]
+
+
+def _measured(path: Path, since: dt.datetime | None) -> bool:
+    if not path.exists():
+        return False
+    return since is None or dt.datetime.fromisoformat(json.loads(path.read_text())["date"]) >= since
+
+
+def moment(said: str) -> dt.datetime:
+    """Read a date, or a commit as the time it was made."""
+    try:
+        told = dt.datetime.fromisoformat(said)
+    except ValueError:
+        done = subprocess.run(
+            ["git", "show", "-s", "--format=%cI", f"{said}^{{commit}}", "--"],
+            cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        if done.returncode:
+            raise argparse.ArgumentTypeError(f"{said!r} is neither a date (2026-11-18) nor a commit") from None
+        told = dt.datetime.fromisoformat(done.stdout.strip())
+    return told if told.tzinfo else told.replace(tzinfo=dt.UTC)
 
 
 def install(benches: list[Bench]) -> None:
@@ -113,56 +165,77 @@ def measure_all(benches: list[Bench], *, quick: bool) -> dict[str, str]:
     return failed
 
 
-def committed(name: str) -> dict[str, Any] | None:
-    """Return the result as it is committed, or nothing: a new one, or no checkout."""
+def committed(name: str, family: str) -> dict[str, Any] | None:
+    """Return the result of a family as it is committed, or nothing: a new one, or no checkout."""
+    path = path_of(name, family).relative_to(ROOT).as_posix()
     done = subprocess.run(
-        ["git", "show", f"HEAD:benchmarks/results/{name}.json"],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        ["git", "show", f"HEAD:{path}"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
     result: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
     return result if "figures" in result else None
 
 
-def compare(benches: list[Bench], *, quick: bool) -> int:
-    """Print old and new of every figure, and return how many fell outside what was stated."""
+def compare(paths: list[Path]) -> int:
+    """Print old and new of every figure, each with its own family, and return how many fell outside what was stated."""
     outside = 0
-    for bench in benches:
-        path, old = bench.result(quick=quick), committed(bench.name)
-        if not path.exists() or old is None:
-            say(
-                f"{bench.name}: nothing to compare: {'not committed' if path.exists() else f'{path.name} is not there'}"
-            )
-            continue
+    for path in paths:
         new = json.loads(path.read_text())
+        name, family = new["name"], family_of(new)
+        old = committed(name, family)
+        if old is None:
+            others = [other for other in read_results().get(name, {}) if other != family]
+            there = f"; there is one of {', '.join(others)}, which is not compared" if others else ""
+            say(f"{name}: nothing to compare with: no committed result of {family}{there}")
+            continue
         if new == old:
-            say(f"{bench.name}: as committed, measured {old['date']}")
+            say(f"{name}, {family}: as committed, measured {old['date']}")
             continue
         rows = compared(old, new)
         if new["quick"]:
             rows = [row for row in rows if row.old is not None and row.new is not None]
         outside += sum(row.verdict.startswith("outside") for row in rows)
         mark = " (QUICK: coarser, and only what both have)" if new["quick"] else ""
-        print(f"\n{bench.name}{mark}: {_when(old)} -> {_when(new)}")
+        print(f"\n{name}, {family}{mark}: {_when(old)} -> {_when(new)}")
         print_table(("figure", "old", "new", "stated", "how", "verdict"), [row.cells() for row in rows])
     print(f"\n{outside} figures outside their stated uncertainty")
     return outside
 
 
+def lying(benches: list[Bench], *, quick: bool) -> list[Path]:
+    """Return the results of benchmarks that lie here, of every family, and name those that have none."""
+    found = []
+    for bench in benches:
+        paths = sorted(kept(quick=quick).glob(f"*/{bench.name}.json"))
+        if not paths:
+            say(f"{bench.name}: nothing to compare: no {'quick ' if quick else ''}result lies here")
+        found += paths
+    return found
+
+
 def _when(result: dict[str, Any]) -> str:
-    load = result["machine"].get("load_before", "unknown")
-    return f"{result['date']} at {str(result['commit'])[:8]}, load {load}"
+    load = load_of(result["machine"]) or "load unknown"
+    return f"{result['date']} at {str(result['commit'])[:8]}, {load}"
 
 
-def show_list() -> None:
-    """Print what there is."""
+def show_list(benches: list[Bench]) -> None:
+    """Print what there is, and when each family was measured last."""
+    results = read_results()
     rows = []
-    for bench in quoted_list().values():
-        path = bench.result(quick=False)
-        last = json.loads(path.read_text())["date"][:10] if path.exists() else "never"
+    for bench in benches:
+        dates = [f"{family} {result['date'][:10]}" for family, result in results.get(bench.name, {}).items()]
         who = ", ".join(bench.opponents) or "-"
         times = f"{bench.minutes:g} min, quick {bench.quick_minutes:g}"
-        rows.append((bench.name, bench.question, who, times + (", GPU" if bench.gpu else ""), last))
+        rows.append(
+            (bench.name, bench.question, who, times + (", GPU" if bench.gpu else ""), ", ".join(dates) or "never")
+        )
     print_table(("name", "question", "installs", "takes about", "last"), rows)
+    sums = [sum(bench.estimate(quick=quick) for bench in benches) for quick in (False, True)]
+    print(f"\n{len(benches)} benchmarks, {spoken(sums[0])}, quick {spoken(sums[1])}")
+
+
+def spoken(minutes: float) -> str:
+    """Return a duration as people say it."""
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def say(line: str) -> None:
@@ -177,22 +250,28 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="show the benchmarks")
     parser.add_argument("--quick", action="store_true", help="shorter and coarser, not among the full results")
     parser.add_argument("--gpu", action="store_true", help="also what needs a GPU")
+    parser.add_argument("--missing", action="store_true", help="only what has no full result of this family")
+    parser.add_argument("--since", type=moment, metavar="WHEN", help="what was measured before a commit or date too")
     parser.add_argument("--compare", action="store_true", help="compare without measuring")
     parser.add_argument("--tables", action="store_true", help="write the tables from the results")
     options = parser.parse_args()
-    if options.list:
-        show_list()
-        return
     if options.tables:
         for page in tables.write(ROOT):
             say(f"wrote the figures of {page.relative_to(ROOT)}")
         return
-    benches = chosen(options.names, gpu=options.gpu)
-    failed: dict[str, str] = {}
-    if not options.compare:
-        install(benches)
-        failed = measure_all(benches, quick=options.quick)
-    compare([bench for bench in benches if bench.name not in failed], quick=options.quick)
+    only_missing = options.missing or options.since is not None
+    benches = chosen(options.names, gpu=options.gpu or (not only_missing and (options.list or options.compare)))
+    if only_missing:
+        benches = missing(benches, options.since)
+    if options.list:
+        show_list(benches)
+        return
+    if options.compare:
+        compare(lying(benches, quick=options.quick))
+        return
+    install(benches)
+    failed = measure_all(benches, quick=options.quick)
+    compare([bench.result(quick=options.quick) for bench in benches if bench.name not in failed])
     if failed:
         sys.exit("Failed: " + "; ".join(f"{name} ({reason})" for name, reason in failed.items()))
 

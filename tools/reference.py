@@ -81,12 +81,15 @@ wrong. The optimized file keeps the metadata.
 _JSON_HEAD = """\
 # JSON
 
-Every command takes `--json`, before or after its name, and then prints exactly one JSON document on standard output.
-`embedl-hub schema COMMAND` prints its JSON Schema (2020-12), `embedl-hub schema` those of all by their names:
+Every command of `embedl-hub` takes `--json`, before or after its name, and then prints exactly one JSON document on
+standard output; so do those of `embedl-deploy` but `dialect learn`, after the name.
+`embedl-hub schema COMMAND` prints its JSON Schema (2020-12), `embedl-hub schema` those of all by their names;
+`embedl-deploy schema` does so for deploy:
 
 ```sh
 embedl-hub schema run list > run-list.schema.json
 embedl-hub run list --json | jq -r '.runs[].id'
+embedl-deploy schema verify > verify.schema.json
 ```
 
 - A later version may add fields; it takes none away and changes no type without a word in the changelog. Readers
@@ -96,8 +99,8 @@ embedl-hub run list --json | jq -r '.runs[].id'
 - Times whose names end in `_ms` are milliseconds, those of events since 1970.
 - An error is one line of JSON on standard error, and the last one there:
   `{"error": {"kind": "ConfigError", "message": "...", "exit_code": 1}}`. Exit codes are the same as without `--json`.
-  A command that has an answer and fails because of it (`doctor`, `gate`, `memory`, `sync`, `sweep`) prints the answer
-  first.
+  A command that has an answer and fails because of it (`doctor`, `gate`, `memory`, `sync`, `sweep`; `check`, `verify`
+  and `calibration check` of deploy) prints the answer first.
 - Warnings and progress go to standard error, as text.
 - JSON lines, one document each, come from `device health --every` alone: a device of the list below, then one for each
   change.
@@ -512,15 +515,19 @@ def _flag(action: argparse.Action, parser: argparse.ArgumentParser) -> str:
     return f"| `{_cell(flags)}` | {_cell(_escaped(' '.join(text.split()) + needed).strip())} |"
 
 
-def json_page(cli: click.Group, names: Sequence[str]) -> str:
+def json_page(programs: dict[str, tuple[click.Group, Sequence[str]]]) -> str:
     """Return the page of what commands print as JSON; commands that print the same stand together."""
-    from embedl_hub.cli.schema import printing, schema_of  # noqa: PLC0415 - only to be described
+    from embedl_device.json_output import printing, schema_of  # noqa: PLC0415 - only to be described
 
     together: dict[str, list[str]] = {}
-    for name, command in printing(cli, click.Context(cli)):
-        if name.split()[0] in names:
-            shape = {key: value for key, value in schema_of(name, command).items() if key not in {"$schema", "title"}}
-            together.setdefault("\n".join(_shape_rows(shape)), []).append(name)
+    for program, (cli, names) in programs.items():
+        for name, command in printing(cli, click.Context(cli)):
+            if name.split()[0] not in names:
+                continue
+            schema = schema_of(program, name, command)
+            shape = {key: value for key, value in schema.items() if key not in {"$schema", "title"}}
+            told = name if program == "embedl-hub" else f"{program} {name}"
+            together.setdefault("\n".join(_shape_rows(shape)), []).append(told)
     lines = _JSON_HEAD.splitlines()
     for rows, commands in together.items():
         lines += ["", f"## {', '.join(f'`{name}`' for name in commands)}", "", rows]
@@ -620,17 +627,20 @@ def pages() -> dict[Path, str]:
     from embedl_onnxruntime import cli as onnxruntime  # noqa: PLC0415
     from embedl_openvino import cli as openvino  # noqa: PLC0415
 
+    deploy_commands = deploy.list_commands(click.Context(deploy))
     programs = [each._program().parser for each in (onnxruntime, litert, openvino, executorch)]  # noqa: SLF001
     made = {
         REFERENCE / "device-programs.md": programs_page(programs),
-        REFERENCE / "json.md": json_page(hub, list(own_commands())),
+        REFERENCE / "json.md": json_page(
+            {"embedl-hub": (hub, [*own_commands(), "demo"]), "embedl-deploy": (deploy, deploy_commands)}
+        ),
         ROOT / "docs" / "decisions" / "README.md": decisions_page(),
         ROOT / "examples" / "README.md": examples_page(),
     }
     for page, cli, program, names in (
         # Not what other packages of this environment add.
         ("cli.md", hub, "embedl-hub", sorted(own_commands())),
-        ("deploy-cli.md", deploy, "embedl-deploy", deploy.list_commands(click.Context(deploy))),
+        ("deploy-cli.md", deploy, "embedl-deploy", deploy_commands),
     ):
         path = REFERENCE / page
         made[path] = with_blocks(path.read_text(encoding="utf-8"), cli, program, names)

@@ -1,7 +1,8 @@
 """What does an INT8 file give with and without VNNI: how fast is it, how far from float, on each family of processors?
 
 Every file of one network runs in turns, on one thread, in two processes that take turns themselves: this processor as
-it is, and with what came after AVX2 hidden from ONNX Runtime (`masked`), so that it takes the kernels of older ones.
+it is, and with what came after AVX2 hidden from ONNX Runtime (`masked`), so that it takes the kernels of older ones. A
+processor that has nothing to hide runs as it is alone.
 The least CPU time counts, as a ratio to the float file on the same kernels. "simulated" is the fake-quant model.
 
     python benchmarks/deploy/bench_families.py [--only NET ...] [--turns 30] [--families host x86-avx2] [--json FILE]
@@ -176,7 +177,8 @@ def main() -> None:
     parser = report.parser(__doc__)
     everything = [*nets.TIMED, *nets.PLAIN, *nets.TOYS]
     parser.add_argument("--only", nargs="+", choices=everything, default=list(DEFAULT))
-    parser.add_argument("--families", nargs="+", choices=[HOST, *masked.HIDDEN], default=[HOST, "x86-avx2"])
+    hidden = ["x86-avx2"] if report.family_here() == "x86-vnni" else []
+    parser.add_argument("--families", nargs="+", choices=[HOST, *masked.HIDDEN], default=[HOST, *hidden])
     parser.add_argument("--without-peers", action="store_true", help="our files alone")
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--fresh", action="store_true", help="let the opponents quantize again")

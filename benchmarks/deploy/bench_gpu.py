@@ -303,7 +303,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("torch sees no GPU here; --device cpu measures the processor.")
-    session, started = report.Session("gpu", parser, options), time.monotonic()
+    session = report.Session("gpu", parser, options, gpu=options.device == "cuda")
+    started = time.monotonic()
     place = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     data: dict[str, Any] = {"device": place, "batches": {}}
     print(

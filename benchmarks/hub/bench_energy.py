@@ -166,7 +166,7 @@ def main() -> None:
     options.add_argument("--loads", type=int, default=10, help="so many loads (default 10)")
     options.add_argument("--seconds", type=float, default=20.0, help="length of a load (default 20)")
     arguments = options.parse_args()
-    session = Session("energy", options, arguments)
+    session = Session("energy", options, arguments, gpu=True)
     found, problem = handles()
     if not found:
         sys.exit(f"There is no GPU with NVML here ({problem or 'pip install nvidia-ml-py'}).")

@@ -4,7 +4,7 @@ Fills a store, serves the page as ``embedl-hub ui`` does in a process of its own
 request to the first byte of the answer over one kept connection, all addresses in turns. A file of a few hundred bytes
 is asked for as well: what the server itself takes. Graphs are opened in Chromium, see graph_paint.py.
 
-    python benchmarks/hub/bench_page.py --json benchmarks/results/page.json
+    python benchmarks/hub/bench_page.py --json page.json
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from embedl_hub.comparison import compare
 from embedl_hub.core import HubContext
@@ -54,12 +55,26 @@ class Effort:
 class Clock:
     """Says what is going on, and since when."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: TextIO) -> None:
+        self.out = out
         self._start = time.perf_counter()
 
     def say(self, text: str) -> None:
         """Print one line with the seconds since the start."""
-        print(f"{time.perf_counter() - self._start:6.1f} s  {text}", flush=True)
+        print(f"{time.perf_counter() - self._start:6.1f} s  {text}", flush=True, file=self.out)
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found."""
+
+    run: str  # the run of the whole demo
+    home: str  # the store that has it
+    report: str  # a page with the table, which leads to the others
+    passed: bool  # whether every file computes what was simulated
+    failures: tuple[str, ...]  # the files that do not, and what is wrong with each
+    table: dict[str, dict[str, str]]  # rows by title, cells by the way of running the network
+    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -84,8 +99,8 @@ class Demo:
     effort: Effort
     clock: Clock
 
-    def go(self, run: ActiveRun) -> bool:
-        """Go all the way and print the table; tell whether every file passed its proof."""
+    def go(self, run: ActiveRun) -> DemoResult:
+        """Go all the way and print the table."""
         from embedl_demo import _showing as showing  # noqa: PLC0415 - the first line is to appear before torch is imported
         from embedl_demo.digits import Digits  # noqa: PLC0415
 
@@ -117,10 +132,12 @@ class Demo:
         for column in table.columns:
             run.log_metric(f"accuracy {column.title}", column.accuracy)
         run.log_param("proof", failed or "passed")
-        print()
-        showing.print_failures(failed)
-        print(showing.text_table(table), "", *remarks, sep="\n")
-        return not failed
+        out = self.clock.out
+        print(file=out)
+        showing.print_failures(failed, out)
+        print(showing.text_table(table), "", *remarks, sep="\n", file=out)
+        home = str(self.folder.parent)
+        return DemoResult(run.id, home, str(page), not failed, tuple(failed), table.as_dict(), tuple(remarks))
 
     def _train(self, digits: Digits) -> tuple[nn.Module, LoggedArtifact]:
         import torch  # noqa: PLC0415
@@ -244,27 +261,31 @@ def devices(effort: Effort) -> list[Device]:
     return found
 
 
-def run_demo(home: Path, effort: Effort, *, program: str = "embedl-hub") -> bool:
-    """Go all the way in a store; tell whether every file passed its proof.
+def run_demo(home: Path, effort: Effort, *, program: str = "embedl-hub", out: TextIO | None = None) -> DemoResult:
+    """Go all the way in a store, and return what was found.
 
     Args:
         home: The folder of the store.
         effort: How much is trained, tested and measured.
         program: What starts the hub's command line, as the reader is told to type it.
+        out: Where what a reader is told goes; standard output if not given.
     """
     folder = home / PROJECT
     folder.mkdir(parents=True, exist_ok=True)
     with Store(home) as store:
         before = len(store.runs(f"{equal('project', PROJECT)} and {equal('name', PROJECT)}"))
-    clock = Clock()
+    clock = Clock(out or sys.stdout)
     if before:
         clock.say(f"Demo number {before + 1} here; the runs of the others stay, the pages are written anew.")
     with HubContext(PROJECT, devices(effort), home=home) as ctx, ctx.client.start_run(RunType.CUSTOM, PROJECT) as run:
         run.log_param("effort", vars(effort))
-        proved = Demo(ctx, folder, effort, clock).go(run)
-    print(f"\nThe report: {folder / 'report.html'} (open it in a browser)")
-    print(f"Every step on a page: {program} ui --home {home}")
-    print(f"Every step as text: {program} run show {run.id} --home {home}")
-    print(f"runs stored in {home}")
-    clock.say("done" if proved else "done, and a file failed its proof: see above")
-    return proved
+        found = Demo(ctx, folder, effort, clock).go(run)
+    lines = (
+        f"\nThe report: {found.report} (open it in a browser)",
+        f"Every step on a page: {program} ui --home {home}",
+        f"Every step as text: {program} run show {run.id} --home {home}",
+        f"runs stored in {home}",
+    )
+    print(*lines, sep="\n", file=clock.out)
+    clock.say("done" if found.passed else "done, and a file failed its proof: see above")
+    return found

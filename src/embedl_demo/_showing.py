@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from embedl_hub.terminal import styled_console
 
@@ -117,9 +118,9 @@ def failures(*all_built: Built) -> list[str]:
     return [f"{built.file.name}: {built.verification.verdict}" for built in all_built if not built.verification.passed]
 
 
-def print_failures(failed: Sequence[str]) -> None:
+def print_failures(failed: Sequence[str], out: TextIO) -> None:
     """Print what failed its proof in red, where it is read on a terminal."""
-    console = styled_console()
+    console = styled_console(stderr=out is sys.stderr)
     for one in failed:
         console.print(one, style="bold red", soft_wrap=True)
 

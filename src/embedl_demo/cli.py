@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from embedl_demo._demo import Effort, run_demo
+from embedl_demo._demo import DemoResult, Effort, run_demo
 from embedl_deploy.errors import DeployError
+from embedl_device import schema
+from embedl_device.json_output import as_json_text, json_option
 from embedl_hub.errors import ConfigError, HubError
 
 UNPROVED = 3
@@ -24,14 +27,16 @@ NEEDED = "pip install 'edgeproof[demo]'"
     help="The store's folder; EMBEDL_HUB_HOME, else .embedl in this folder.",
 )  # fmt: skip
 @click.option("--program", default="embedl-hub", hidden=True, help="How the reader starts this command line.")
-def command(*, quick: bool, home: Path | None, program: str) -> None:
+@json_option(schema.of(DemoResult))
+def command(*, quick: bool, home: Path | None, program: str, as_json: bool) -> None:
     """Train a small network, quantize it, export it per runtime, prove the files, measure them; one table, one report.
 
     About two minutes on two cores. Every step is a run in the store. Exit code 3: a file failed its proof.
     """
     folder = Path(home or os.environ.get("EMBEDL_HUB_HOME") or ".embedl").absolute()
     try:
-        proved = run_demo(folder, Effort.quick() if quick else Effort(), program=program)
+        effort = Effort.quick() if quick else Effort()
+        found = run_demo(folder, effort, program=program, out=sys.stderr if as_json else None)
     except KeyboardInterrupt:
         click.echo(f"\ndemo: stopped; what it recorded so far is kept in {folder}.", err=True)
         sys.exit(130)
@@ -39,5 +44,7 @@ def command(*, quick: bool, home: Path | None, program: str) -> None:
         raise ConfigError(f"demo: {error}; everything that it needs comes with: {NEEDED}") from error
     except (HubError, DeployError) as error:
         raise ConfigError(f"demo: {error}") from error
-    if not proved:
+    if as_json:
+        click.echo(as_json_text(asdict(found), indent=2))
+    if not found.passed:
         sys.exit(UNPROVED)

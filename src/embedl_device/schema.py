@@ -73,12 +73,13 @@ def both(*parts: Shape) -> Shape:
 
 
 def of(kind: Any, **others: Shape) -> Shape:
-    """Return the shape of a data class as ``dataclasses.asdict`` gives it, or of any type; with further fields."""
+    """Return the shape of a data class as ``dataclasses.asdict`` gives it, or of any type; others win."""
     if not dataclasses.is_dataclass(kind) and not hasattr(kind, "_fields"):
         return _of_type(kind)
     hints = typing.get_type_hints(kind)
     names = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(kind)]
-    return fields({**{name: _of_type(hints[name]) for name in names}, **others})
+    own = {name: _of_type(hints[name]) for name in names if name not in others}
+    return fields({**{name: own.get(name) or others[name] for name in names}, **others})
 
 
 def _of_type(kind: Any) -> Shape:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from click.testing import CliRunner
+from support.cli import check_shape
 
+from embedl_demo import DemoResult, cli
 from embedl_demo import _demo as demo_steps
 from embedl_demo import _showing as showing
-from embedl_demo import cli
 from embedl_deploy.dialect import dialect_for
 from embedl_deploy.export import BoundaryRow, Verification
 from embedl_hub.core import HubContext
@@ -133,8 +135,29 @@ def test_a_failed_proof_is_never_quiet(tmp_path: Path, monkeypatch: pytest.Monke
     table = showing.Table((showing.Column("PyTorch", 50.0),), 1)
     page = showing.write_page(tmp_path / "report.html", table, said, ["a remark"], []).read_text()
     assert page.index("no VNNI") < page.index("<table>") < page.index("a remark")
-    monkeypatch.setattr(cli, "run_demo", lambda *_, **__: False)
+    monkeypatch.setattr(cli, "run_demo", lambda *_, **__: _result(passed=False))
     assert CliRunner().invoke(cli.command, ["--home", str(tmp_path)]).exit_code == 3
+
+
+def _result(*, passed: bool) -> DemoResult:
+    table = {"file": {"PyTorch": "-"}}
+    return DemoResult("run", "home", "home/demo/report.html", passed, () if passed else ("it failed",), table, ())
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_programs_get_one_document(passed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reader is told goes to standard error; the exit code stays."""
+
+    def told(*_: object, out: TextIO, **__: object) -> DemoResult:
+        print("Training", file=out)
+        return _result(passed=passed)
+
+    monkeypatch.setattr(cli, "run_demo", told)
+    done = CliRunner().invoke(cli.command, ["--json"])
+    assert (done.exit_code, done.stderr) == (0 if passed else 3, "Training\n")
+    document = json.loads(done.stdout)
+    check_shape(["demo"], document)
+    assert document["passed"] is passed
 
 
 def test_a_runtime_that_is_not_installed_is_said_with_the_line_that_installs_it(

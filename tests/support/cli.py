@@ -14,8 +14,9 @@ from typing import Any
 import click
 import jsonschema
 
+from embedl_deploy.cli.main import cli as deploy
+from embedl_device.json_output import printing, schema_of
 from embedl_hub.cli.main import cli
-from embedl_hub.cli.schema import printing, schema_of
 
 
 def hub(
@@ -34,9 +35,9 @@ def hub(
     return done
 
 
-def check_shape(arguments: Sequence[str], printed: object) -> None:
+def check_shape(arguments: Sequence[str], printed: object, program: str = "embedl-hub") -> None:
     """Fail unless what a command printed is what its schema says: every field, and none that is not listed."""
-    known = _schemas()
+    known = _schemas(program)
     words = [word for word in arguments if word != "--json"]
     name = next((" ".join(words[:count]) for count in (3, 2, 1) if " ".join(words[:count]) in known), None)
     # Others' commands have no schema.
@@ -45,8 +46,9 @@ def check_shape(arguments: Sequence[str], printed: object) -> None:
 
 
 @functools.cache
-def _schemas() -> dict[str, Any]:
-    return {name: closed(schema_of(name, command)) for name, command in printing(cli, click.Context(cli))}
+def _schemas(program: str) -> dict[str, Any]:
+    root = {"embedl-hub": cli, "embedl-deploy": deploy}[program]
+    return {name: closed(schema_of(program, name, command)) for name, command in printing(root, click.Context(root))}
 
 
 def closed(schema: Any) -> Any:

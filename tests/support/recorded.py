@@ -194,7 +194,7 @@ DAY_MS = 86_400_000
 FIRST_MS = 1_780_000_000_000
 
 
-def record_history(store: Store, values: Sequence[float], *, model: str = "net.onnx", device: str = "pi",
+def record_history(store: Store, values: Sequence[float], *, model: str = "net.onnx", device: str | None = "pi",
                    precision: str = "int8", metric: str = "latency_median", project: str = "history",
                    spread: float = 0.0, verdict: str = "stable", every_ms: int = DAY_MS,
                    number: int = 0) -> list[str]:  # fmt: skip

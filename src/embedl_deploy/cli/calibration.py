@@ -6,11 +6,35 @@ from typing import TYPE_CHECKING
 import click
 
 from embedl_deploy.cli import options
+from embedl_device import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import torch
+
+
+def _shape() -> schema.Shape:
+    from embedl_deploy.quantize import DataVerdict, Drop  # noqa: PLC0415 - needs torch
+
+    number, text, whole = schema.NUMBER, schema.TEXT, schema.WHOLE
+    layer = {"name": text, "channels": whole, "distance": number, "shift": number, "spread": number}
+    evidence = {
+        "verdict": schema.of(DataVerdict), "reason": text, "source": text, "samples": whole,
+        "distance": schema.maybe(number), "fault": text, "advice": text, "repaired_distance": schema.maybe(number),
+        "tried": schema.by_name(number), "layers": schema.array(schema.fields(layer)),
+    }  # fmt: skip
+    change = schema.fields({"name": text, "growth": number, "spread": number})
+    scales = {
+        "total": whole, "unsettled": whole, "change": number, "groups": whole, "reason": text,
+        "changes": schema.array(change),
+    }  # fmt: skip
+    return schema.fields(
+        {
+            "format": whole, "lines": schema.array(text), "evidence": schema.fields(evidence),
+            "scales": schema.maybe(schema.fields(scales)), "drop": schema.maybe(schema.of(Drop)), "reason": text,
+        }
+    )  # fmt: skip
 
 
 @click.group("calibration", short_help="Look at calibration data before trusting it.")
@@ -28,7 +52,7 @@ def command() -> None:
 @click.option("--labels", type=options.FILE, help="The class of every sample of --evaluation, in order, as .npy.")
 @click.option("--only-data", is_flag=True, help="Look at the data alone, and quantize nothing.")
 @click.option("--html", type=options.FILE, help="Write the verdict as a page too.")
-@options.as_json
+@options.as_json(_shape)
 def check(  # noqa: PLR0913 - a parameter per option
     model: str, data: Path | None, shapes: tuple[str, ...], target: str | None, backend: str | None,
     evaluation: Path | None, labels: Path | None, html: Path | None, *, only_data: bool, as_json: bool,

@@ -5,6 +5,13 @@ from pathlib import Path
 import click
 
 from embedl_deploy.cli import options
+from embedl_device import schema
+
+
+def _shape() -> schema.Shape:
+    from embedl_deploy.dialect import Contract  # noqa: PLC0415 - needs ONNX
+
+    return schema.of(Contract, coverage=schema.array(schema.WHOLE))
 
 
 @click.command("check", short_help="Predict and confirm the kernel of every operator of a Q/DQ file.")
@@ -20,7 +27,7 @@ from embedl_deploy.cli import options
     "product runs in float (float; other operators do not count), when the runtime rounds weights that are float in "
     "the file (rounded), or when it chose another kernel than predicted (disagreement).",
 )
-@options.as_json
+@options.as_json(_shape)
 def command(
     file: Path, target: str | None, dialect: str | None, runtime_version: str, fail_on: tuple[str, ...], *,
     as_json: bool,

@@ -1,10 +1,31 @@
 """``embedl-deploy dialect``: what versions of runtimes make of Q/DQ graphs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from embedl_deploy.cli import options
+from embedl_device import schema
+
+_RULES = schema.fields(
+    {
+        "format": schema.WHOLE, "runtime": schema.TEXT, "version": schema.TEXT, "processor": schema.TEXT,
+        "newest_opset": schema.WHOLE, "graphs": schema.WHOLE, "fused": schema.by_name(schema.array(schema.TEXT)),
+        "facts": schema.array(schema.TEXT), "values": schema.array(schema.TEXT),
+        "rules": schema.described(
+            schema.array(schema.array(schema.ANY)),
+            "operator, outcome, smallest graph, number of graphs, and conditions: places in facts and values, and 1 "
+            "where the fact has the value, 0 where it has another",
+        ),
+    }
+)  # fmt: skip
+
+
+def _diff_shape() -> schema.Shape:
+    from embedl_deploy.rules import DialectDiff  # noqa: PLC0415 - needs ONNX
+
+    return schema.of(DialectDiff)
 
 
 @click.group("dialect", short_help="What versions of a runtime fuse: learn it, list it, compare two.")
@@ -19,7 +40,7 @@ def command() -> None:
 @click.option("--folder", type=options.PATH, help="Journals that 'learn' wrote; what ships with Edgeproof otherwise.")
 @click.option("--html", type=options.FILE, help="Write a page with the graph of each change here.")
 @click.option("--graphs", type=options.PATH, help="Write the smallest graph of each change as an ONNX file here.")
-@options.as_json
+@options.as_json(_diff_shape)
 def diff_command(
     runtime: str, old: str, new: str, *, folder: Path | None, html: Path | None, graphs: Path | None, as_json: bool
 ) -> None:  # fmt: skip
@@ -49,7 +70,7 @@ def diff_command(
 @click.argument("runtime")
 @click.argument("version")
 @click.argument("operator", required=False)
-@options.as_json
+@options.as_json(_RULES)
 def rules_command(runtime: str, version: str, operator: str | None, *, as_json: bool) -> None:
     """List the rules of a RUNTIME's VERSION, all or those of an OPERATOR, each with the smallest graph of it."""
     from embedl_deploy._table import table  # noqa: PLC0415
@@ -64,7 +85,7 @@ def rules_command(runtime: str, version: str, operator: str | None, *, as_json: 
     if not rules:
         raise DialectError(f"There are no rules of {operator!r}; known are {quoted_list(sorted(found.operators))}.")
     if as_json:
-        options.print_result(found.to_dict(), as_json=True)
+        options.print_result(replace(found, rules=tuple(rules)), as_json=True)
         return
     rows = [[rule.operator, rule.outcome, words(rule.conditions), rule.example] for rule in rules]
     click.echo(table(("operator", "outcome", "where", "smallest graph"), rows, widest=120))

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from embedl_deploy.cli import options
+from embedl_device import schema
 
 METHODS = ("minmax", "moving_average_minmax", "histogram", "percentile", "mse", "entropy")
 
@@ -22,7 +23,12 @@ METHODS = ("minmax", "moving_average_minmax", "histogram", "percentile", "mse", 
 @click.option("--skip", multiple=True, help="Qualified name of a layer to leave in float; may be given more than once.")
 @click.option("--float", "as_float", is_flag=True, help="Fuse only, quantize nothing.")
 @click.option("--dynamic-batch", is_flag=True, help="Leave the first dimension of every input open.")
-@options.as_json
+@options.as_json(
+    schema.fields(
+        {"file": schema.TEXT, "backend": schema.TEXT, "dialect": schema.TEXT, "quantized": schema.FLAG},
+        {"notes": schema.array(schema.TEXT), "ranges": schema.TEXT, "warnings": schema.array(schema.TEXT)},
+    )
+)
 def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     model: str, data: Path | None, shapes: tuple[str, ...], target: str | None, backend: str | None, output: Path,
     dialect: str | None, runtime_version: str, calibration: Path | None, method: str | None, skip: tuple[str, ...],

@@ -10,6 +10,7 @@ import click
 
 from embedl_deploy._version import __version__
 from embedl_deploy.errors import DeployError
+from embedl_device.json_output import error_text
 from embedl_device.terminal import guarded
 
 COMMANDS = "embedl_deploy.commands"
@@ -50,16 +51,21 @@ def main() -> None:
 
 
 def _run() -> int:
+    # By the words: what fails first is the reading of them.
+    as_json = "--json" in sys.argv[1:]
     try:
         code = cli(standalone_mode=False)
     except DeployError as error:
-        click.echo(f"embedl-deploy: {error}", err=True)
+        click.echo(error_text(error, 1) if as_json else f"embedl-deploy: {error}", err=True)
         return 1
     except click.ClickException as error:
-        error.show()
+        if as_json:
+            click.echo(error_text(error, error.exit_code), err=True)
+        else:
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("embedl-deploy: stopped.", err=True)
+        click.echo(error_text("stopped.", 130) if as_json else "embedl-deploy: stopped.", err=True)
         return 130
     except BrokenPipeError:
         # Somebody piped us into head; that is no failure.

@@ -1,6 +1,5 @@
 """Options that several commands share, and what every command prints."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,8 +7,11 @@ from typing import Any, TypeVar
 import click
 
 from embedl_deploy.dialect import dialects
+from embedl_device import json_output
+from embedl_device.json_output import as_json_text
 
 BROKEN = 3
+as_json = json_output.json_option
 FILE = click.Path(path_type=Path, dir_okay=False)
 PATH = click.Path(path_type=Path)
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -24,7 +26,6 @@ class _DialectName(click.ParamType):  # type: ignore[type-arg]
         return str(click.Choice([dialect.name for dialect in dialects()]).convert(value, param, ctx))
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 data = click.option(
     "--data",
     type=PATH,
@@ -77,6 +78,4 @@ def dialect_of(dialect: str | None, target: str | None) -> str:
 
 def print_result(value: Any, *, as_json: bool) -> None:
     """Print a result: its own text, or its data as JSON."""
-    if as_json:
-        value = json.dumps(value.to_dict() if hasattr(value, "to_dict") else value, default=str)
-    click.echo(str(value))
+    click.echo(as_json_text(value.to_dict() if hasattr(value, "to_dict") else value) if as_json else str(value))

@@ -5,11 +5,20 @@ from pathlib import Path
 import click
 
 from embedl_deploy.cli import options
+from embedl_device import schema
 
 
 @click.command("plan", short_help="Show what would be fused and quantized, and why not the rest.")
 @options.model_options
-@options.as_json
+@options.as_json(
+    schema.fields(
+        {
+            "backend": schema.TEXT,
+            "steps": schema.by_name(schema.WHOLE),
+            "layers": schema.array(schema.fields(dict.fromkeys(("place", "layer", "runs", "rule"), schema.TEXT))),
+        }
+    )
+)
 def command(
     model: str, data: Path | None, shapes: tuple[str, ...], target: str | None, backend: str | None, *, as_json: bool
 ) -> int:

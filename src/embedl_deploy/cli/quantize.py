@@ -5,12 +5,17 @@ from pathlib import Path
 import click
 
 from embedl_deploy.cli import options
+from embedl_device import schema
 
 
 @click.command("quantize", short_help="Calibrate a model and keep the statistics.")
 @options.model_options
 @click.option("--output", "-o", required=True, type=options.FILE, help="Where the calibration statistics go.")
-@options.as_json
+@options.as_json(
+    schema.fields(
+        {"calibration": schema.TEXT, "backend": schema.TEXT, "batches": schema.WHOLE, "tensors": schema.WHOLE}
+    )
+)
 def command(
     model: str, data: Path | None, shapes: tuple[str, ...], target: str | None, backend: str | None, output: Path, *,
     as_json: bool,

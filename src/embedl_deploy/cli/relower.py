@@ -6,6 +6,13 @@ from pathlib import Path
 import click
 
 from embedl_deploy.cli import options
+from embedl_device import schema
+
+
+def _shape() -> schema.Shape:
+    from embedl_deploy.dialect import Relowered  # noqa: PLC0415 - needs ONNX
+
+    return schema.of(Relowered, path=schema.TEXT)
 
 
 @click.command("relower", short_help="Write a Q/DQ file of any tool in another runtime's dialect.")
@@ -24,7 +31,7 @@ from embedl_deploy.cli import options
 )
 @click.option("--fallback", is_flag=True, help="Leave in float what the dialect cannot express, instead of refusing.")
 @options.data
-@options.as_json
+@options.as_json(_shape)
 def command(  # noqa: PLR0913 - a parameter per option
     source: Path, output: Path, target: str | None, dialect: str | None, runtime_version: str, *, refit: bool,
     float_type: str,
@@ -46,5 +53,5 @@ def command(  # noqa: PLR0913 - a parameter per option
         source, output, dialect=chosen, scales="refit" if refit else "keep", float_type=float_type, fallback=fallback,
         samples=samples, runtime_version=runtime_version,
     )  # fmt: skip
-    options.print_result(asdict(done) if as_json else done, as_json=as_json)
+    options.print_result({**asdict(done), "path": str(done.path)} if as_json else done, as_json=as_json)
     return 0

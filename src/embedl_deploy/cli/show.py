@@ -8,6 +8,7 @@ import click
 
 from embedl_deploy.cli import options
 from embedl_deploy.errors import InputError, ModelFileError
+from embedl_device import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 )
 @click.option("--html", type=options.FILE, help="The page to write; MODEL's name with .html if not given.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
-@options.as_json
+@options.as_json(
+    schema.fields(
+        {"page": schema.TEXT, "graphs": schema.array(schema.fields({"title": schema.TEXT, "nodes": schema.WHOLE}))}
+    )
+)
 def command(  # noqa: PLR0913 - a parameter per option
     model: str, data: Path | None, shapes: tuple[str, ...], target: str | None, backend: str | None,
     against: Path | None, profile: Path | None, verification: Path | None, html: Path | None,

@@ -6,9 +6,38 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from embedl_deploy.cli import options
+from embedl_device import schema
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+def _shape() -> schema.Shape:
+    from embedl_deploy.export import (  # noqa: PLC0415 - needs torch and ONNX
+        BoundaryRow,
+        FamilyRow,
+        LayerRow,
+        MetricRow,
+        OutputRow,
+        Verification,
+    )
+
+    judged = {"outputs": OutputRow, "layers": LayerRow, "metrics": MetricRow}
+    rows = {name: schema.array(_nullable(schema.of(kind, inside=schema.FLAG))) for name, kind in judged.items()}
+    rows |= {
+        name: schema.array(_nullable(schema.of(kind)))
+        for name, kind in (("boundaries", BoundaryRow), ("families", FamilyRow))
+    }
+    sentences = schema.array(schema.TEXT)
+    return schema.of(Verification, **rows, passed=schema.FLAG, failures=sentences, verdict=schema.TEXT)
+
+
+def _nullable(row: schema.Shape) -> schema.Shape:
+    """Return a row whose numbers that are not finite are null."""
+    properties = {
+        name: schema.maybe(shape) if shape is schema.NUMBER else shape for name, shape in row["properties"].items()
+    }
+    return {**row, "properties": properties}
 
 
 @click.command("verify", short_help="Compare an exported file with the model it came from.")
@@ -57,7 +86,7 @@ if TYPE_CHECKING:
     "then give the same bits; may be given more than once.",
 )
 @click.option("--html", type=options.FILE, help="Write the report as a page too.")
-@options.as_json
+@options.as_json(_shape)
 def command(  # noqa: PLR0913, PLR0917 - a parameter per option
     file: Path, data: Path, model: str | None, calibration: Path | None, target: str | None, backend: str | None,
     min_sqnr: float, min_written: float, max_drop_db: float, labels: Path | None, max_drop: float,

@@ -54,7 +54,7 @@ def where_options(shape: Deferred) -> Callable[[Callable[..., Any]], Callable[..
 def measure(component: type[Component], words: Sequence[str], where: Where, **options: object) -> tuple[Run, Any]:
     """Let a component measure the models that words name, one or a list as it takes, and return its run and result."""
     chosen = chosen_device(where.home, where.device, here=where.here)
-    with open_context(where.home, where.project, here=where.here) as hub:
+    with open_context(where.home, where.project, here=where.here, device=chosen) as hub:
         profiler = find_component(RunType.PROFILE, toolchain_of(hub, words))
         models = [find_model(hub, profiler, word) for word in words]
         step: Any = component()

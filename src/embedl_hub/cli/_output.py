@@ -3,55 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from embedl_device import json_output
 from embedl_hub.errors import ConfigError, TrackingError
 from embedl_hub.terminal import styled_console
 
 if TYPE_CHECKING:
-    from embedl_device.schema import Deferred
     from embedl_device.statistics import Ratio, Verdict
     from embedl_hub.tracking import Store
 
-JSON_WANTED = "embedl_hub.json"
 _VERBOSITY = "embedl_hub.verbosity"
 
-_Decorated = TypeVar("_Decorated", bound=Callable[..., Any] | click.Command)
+JSON_WANTED = json_output.JSON_WANTED
+as_json_text = json_output.as_json_text
+json_option = json_output.json_option
 PATH = click.Path(path_type=Path)
 home_option = click.option(
     "--home", type=PATH, help="The store's folder; EMBEDL_HUB_HOME, .embedl here or above, else your data folder."
 )
-
-
-class JsonOption(click.Option):
-    """``--json``, with the shape of what the command prints then."""
-
-    def __init__(self, *args: Any, shape: Deferred, **kwargs: Any) -> None:  # noqa: ANN401 - click's
-        super().__init__(*args, **kwargs)
-        self.shape = shape
-
-
-def json_option(shape: Deferred) -> Callable[[_Decorated], _Decorated]:
-    """Give a command ``--json``, and say the shape of the one document that it prints then."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON for programs.", cls=JsonOption, shape=shape,
-        # It may stand before the command too.
-        callback=lambda ctx, _parameter, value: value or bool(ctx.meta.get(JSON_WANTED)),
-    )  # fmt: skip
-
-
-def shape_of(command: click.Command) -> Deferred | None:
-    """Return the shape of what a command prints with ``--json``; None when it takes none."""
-    return next((each.shape for each in command.params if isinstance(each, JsonOption)), None)
 
 
 def with_verbosity(command: click.Command) -> click.Command:
@@ -127,28 +104,10 @@ def emit(value: object, *, indent: int | None = 2) -> None:
     click.echo(as_json_text(value, indent=indent))
 
 
-def as_json_text(value: object, *, indent: int | None = None) -> str:
-    """Return a value as JSON; numbers that are not finite, which JSON has none of, as the text that records have."""
-    try:
-        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def tell_error(error: Exception | str, code: int, *, as_json: bool) -> None:
     """Say on standard error why a command ends with an exit code: in words, or as one line of JSON for programs."""
     if as_json:
-        kind = "Error" if isinstance(error, str) else type(error).__name__
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        click.echo(as_json_text({"error": {"kind": kind, "message": message, "exit_code": code}}), err=True)
+        click.echo(json_output.error_text(error, code), err=True)
     else:
         click.echo(f"embedl-hub: {error}", err=True)
 

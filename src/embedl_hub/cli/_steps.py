@@ -31,7 +31,7 @@ from embedl_hub.core.component import Component, RunType, load_provider, provide
 from embedl_hub.core.device import DEVICES_FILE, Device, load_devices
 from embedl_hub.core.document import METRICS, headlines
 from embedl_hub.core.lookup import find_model
-from embedl_hub.core.steps import StepOption, options_of, read_arrays, run_of, takes_device
+from embedl_hub.core.steps import HERE, StepOption, options_of, read_arrays, run_of, takes_device
 from embedl_hub.core.toolchain import components
 from embedl_hub.errors import ConfigError, ConnectError, quoted_list
 from embedl_hub.tracking import Run, find_home
@@ -126,23 +126,28 @@ def open_context(
     project: str | None,
     *,
     here: bool = False,
+    device: str | None = None,
     tags: Mapping[str, str] | None = None,
     replace: Callable[[Any], Any] | None = None,
     extra: Sequence[Device] = (),
 ) -> Iterator[HubContext]:
-    """Yield a context with the home's devices and further ones; their connections end with it."""
+    """Yield a context with the home's devices and further ones; their connections end with it.
+
+    A device that is called `HERE` is this machine, in every command.
+    """
     folder = find_home(home, uses_devices=not here)
     devices = [] if here else load_devices(folder / DEVICES_FILE)
+    extra = [*extra, Device(HERE)] if device == HERE else extra
     # One of the user's own goes before one of ours of the same name.
-    devices += [device for device in extra if device.name not in {own.name for own in devices}]
+    devices += [each for each in extra if each.name not in {own.name for own in devices}]
     if replace is not None:
-        devices = [replace(device) for device in devices]
+        devices = [replace(each) for each in devices]
     try:
         with HubContext(project_in_use(home, project), devices, home=folder, tags=tags) as ctx:
             yield ctx
     finally:
-        for device in devices:
-            if callable(close := getattr(device.runner, "close", None)):
+        for each in devices:
+            if callable(close := getattr(each.runner, "close", None)):
                 close()
 
 
@@ -171,7 +176,7 @@ def _run_step(component: type[Component], model: str, values: dict[str, object],
     here, chosen = settings.here, chosen_device(settings.home, settings.device, here=settings.here)
     if chosen is not None and not takes_device(component):
         raise ConfigError(f"{component.__name__} takes no device.")
-    with open_context(settings.home, settings.project, here=here, tags=pairs(settings.tags)) as ctx:
+    with open_context(settings.home, settings.project, here=here, device=chosen, tags=pairs(settings.tags)) as ctx:
         subject = find_model(ctx, component, model)
         step: Any = component(name=settings.run_name)
         where = "this machine" if here else chosen or "the first compatible device"

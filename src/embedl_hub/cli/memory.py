@@ -62,8 +62,8 @@ def command(
     MODEL is a file of a runtime's own format (.onnx, .tflite, .pte), or the id of a run that made or used one. The exit
     code is 1 when it will not fit.
     """
-    with refusals_as(ProfileError), open_context(home, None, here=here) as hub:
-        chosen = None if memory else chosen_device(home, device, here=here)
+    chosen = None if memory else chosen_device(home, device, here=here)
+    with refusals_as(ProfileError), open_context(home, None, here=here, device=chosen) as hub:
         values = {name: as_value(text) for name, text in pairs(changes).items()}
         with working(f"the memory of {model}"):
             toolchain, predicted = predict_memory(hub, model, chosen, toolchain_name=toolchain_name, changes=values)

@@ -50,7 +50,7 @@ def command(
         raise ConfigError("No toolchain that is installed predicts anything.")
     with needed_packages(f"{toolchain.title} models", toolchain.name):
         predict = pkgutil.resolve_name(toolchain.predictor)
-    with open_context(home, None, here=here) as ctx, refusals_as(CompileError):
+    with open_context(home, None, here=here, device=chosen) as ctx, refusals_as(CompileError):
         source = Path(find_model(ctx, toolchain.compiler, model))
         claim = ctx.claim(chosen) if chosen else contextlib.nullcontext()
         with claim, working(f"{model} on {chosen or 'this machine'}"):

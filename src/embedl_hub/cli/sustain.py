@@ -17,6 +17,7 @@ from embedl_hub.cli._steps import STEP, chosen_device, open_context, step_facts
 from embedl_hub.core.document import find_metric
 from embedl_hub.core.lookup import find_run
 from embedl_hub.core.profile import Progress, SustainedProfiler, watching
+from embedl_hub.core.steps import HERE
 from embedl_hub.errors import ConfigError
 from embedl_hub.refusal import RefusedError
 
@@ -102,7 +103,7 @@ def _await_run(word: str, where: Where) -> tuple[str, str, Where]:
     """Wait until a run's load is over, without the lease, which the load itself may hold; return what to collect."""
     from embedl_hub.machine.sustained import job_folder, peek  # noqa: PLC0415 - importing a command must cost nothing
 
-    with open_context(where.home, where.project, here=where.here) as hub:
+    with open_context(where.home, where.project, here=where.here, device=HERE) as hub:
         run = find_run(hub, word)
         here = run.device is None or where.here
         try:

@@ -20,6 +20,7 @@ from embedl_hub.comparison._overlay import (
 )
 from embedl_hub.core.document import ProfileDocument, document_of, find_metric, in_order
 from embedl_hub.core.profile import module_times
+from embedl_hub.core.steps import place_of
 from embedl_hub.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class MetricRow:
 
 def conclusion_of(metric: str, ratio: Ratio) -> str:
     """Say in words what a ratio of a metric shows: ``slower``, ``no difference shown`` and so on."""
+    if find_metric(metric).is_bound:
+        return "a bound, not judged"
     shows = ratio.shows_difference
     if shows is None:
         return "the same" if ratio.value == 1 else "no uncertainty known"
@@ -220,7 +223,8 @@ def _metric_rows(runs: Sequence[Run], documents: Sequence[ProfileDocument]) -> t
 
     def row(name: str) -> MetricRow:
         values = tuple(_finite(run, name) for run in runs)
-        errors = [error_of(name, series) for series in samples]
+        # A bound holds the uncertainty already; to give it another would count it twice.
+        errors = [None if find_metric(name).is_bound else error_of(name, series) for series in samples]
         ratios = tuple(_ratio(values, errors, place) for place in range(len(runs)))
         return MetricRow(name, find_metric(name).unit, values, ratios)
 
@@ -322,7 +326,7 @@ def _device(run: Run, document: ProfileDocument, spec: Mapping[str, Any]) -> str
     board = board if isinstance(board, Mapping) else {}
     hardware = [spec.get("device_name") or board.get("model"), board.get("cpu") or spec.get("cpu")]
     described = ", ".join(str(part) for part in hardware if part)
-    name = run.device or document.place or ("this machine" if run.provider == "local" else None)
+    name = place_of(run) if run.device else document.place or place_of(run)
     return f"{name} ({described})" if name and described else name or described or None
 
 

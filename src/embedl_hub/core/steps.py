@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 HERE = "here"
 """The name of this machine among devices, without a device of the user's."""
+THIS_MACHINE = "this machine"
+"""What a reader is told then."""
+
+
+def place_of(run: Run) -> str | None:
+    """Return what a reader is told of where a run was measured; None where it does not tell.
+
+    Commands that need a name for this machine call it `HERE`, others none: one machine has one word.
+    """
+    return THIS_MACHINE if run.device in (None, HERE) and run.provider == "local" else run.device
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from embedl_device.statistics import Verdict
 from embedl_hub.core.document import find_metric, in_order
@@ -13,6 +13,8 @@ from embedl_hub.fleet._evaluate import EVALUATES
 from embedl_hub.fleet._model import Cell, CellState, Plan, StepKind
 from embedl_hub.fleet._work import claimed_ms
 from embedl_hub.tracking import Run, RunStatus
+
+_COSINE = "calibration_cosine"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class MatrixCell:
     # The numbers of all its runs; where two have one name, the later step's.
     metrics: Mapping[str, float] = field(default_factory=dict)
     is_cached: bool = False  # whether a step took an earlier result
+    is_float: bool = False  # whether what was compiled computes in float32, as the model itself does
 
     @property
     def name(self) -> str:
@@ -128,8 +131,18 @@ def matrix_of(plan: Plan, runs: Iterable[Run]) -> Matrix:
     runs = list(runs)
     by_step = _by_step(runs)
     cells = {(cell.model, cell.option, cell.target): _cell(plan, cell, by_step) for cell in plan.cells}
+    cells = _with_float(cells)
     models, options, targets = (tuple(dict.fromkeys(key[place] for key in cells)) for place in range(3))
     return Matrix(plan.name, models, options, targets, cells, _slots(runs))
+
+
+def _with_float(cells: Mapping[tuple[str, str, str], MatrixCell]) -> dict[tuple[str, str, str], MatrixCell]:
+    """Give float the cosine to itself where its model is held against it: nothing is calibrated that would log it."""
+    judged = {cell.model for cell in cells.values() if _COSINE in cell.metrics}
+    return {
+        key: replace(cell, metrics={_COSINE: 1.0, **cell.metrics}) if cell.is_float and cell.model in judged else cell
+        for key, cell in cells.items()
+    }
 
 
 def _cost(name: str, cell: MatrixCell) -> float:
@@ -146,7 +159,7 @@ def _by_step(runs: Sequence[Run]) -> Mapping[str, list[Run]]:
 
 
 def _cell(plan: Plan, cell: Cell, by_step: Mapping[str, list[Run]]) -> MatrixCell:
-    state, reason, verdict, is_cached = CellState.DONE, None, None, False
+    state, reason, verdict, is_cached, is_float = CellState.DONE, None, None, False, False
     run_ids: dict[StepKind, str] = {}
     metrics: dict[str, float] = {}
     for key in cell.steps:
@@ -160,6 +173,8 @@ def _cell(plan: Plan, cell: Cell, by_step: Mapping[str, list[Run]]) -> MatrixCel
         run_ids[plan.steps[key].kind] = main.id
         for run in (main, *(run for run in runs if run.type == "EVAL" and run.status is RunStatus.FINISHED)):
             metrics |= {metric.name: metric.value for metric in run.metrics}
+        if plan.steps[key].kind is StepKind.COMPILE:
+            is_float = main.status is RunStatus.FINISHED and _param(main, "precision") == "float32"
         is_cached = is_cached or bool(_param(main, "from_cache"))
         verdict = Verdict.of(_param(main, "verdict")) or verdict
         if main.status is not RunStatus.FINISHED:
@@ -168,7 +183,7 @@ def _cell(plan: Plan, cell: Cell, by_step: Mapping[str, list[Run]]) -> MatrixCel
             reason = (main.error or f"The {plan.steps[key].kind} step was stopped.") if is_over else None
             break
     return MatrixCell(
-        cell.model, cell.option, cell.target, state, reason, verdict, run_ids, metrics, is_cached
+        cell.model, cell.option, cell.target, state, reason, verdict, run_ids, metrics, is_cached, is_float
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from embedl_device.statistics import Verdict
 from embedl_hub.comparison import Change, Measured, find_changes
 from embedl_hub.core.document import Metric, find_metric, in_order
+from embedl_hub.core.steps import place_of
 from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.page._intervals import NO_ENDS, Ends, document_interval, has_document_interval, logged_interval
 
@@ -189,7 +190,7 @@ def _group(run: Run) -> tuple[str, str, str]:
     artifact = run.artifacts.get("input")
     precision = str(run.params["precision"].value) if "precision" in run.params else ""
     model = run.tags.get("model", run.name) if artifact is None else artifact.title
-    return model, run.device or "", precision
+    return model, place_of(run) or "", precision
 
 
 def _dot(run: Run, key: str, cache: TtlCache | None) -> Dot | None:

@@ -143,6 +143,8 @@ def board(request: pytest.FixtureRequest, hub: HubContext) -> Iterator[Device]:
     __tracebackhide__ = True
     session = _session(request.config)
     name = getattr(request, "param", None)
+    if isinstance(name, NotMeasuredError):
+        raise name
     if name is None:
         marker = _wanted(request.node)
         name, missing = session.choose(marker.args if marker else (), marker.kwargs if marker else {})
@@ -172,7 +174,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     try:
         names = _session(metafunc.config).each_of(marker.args if marker else (), marker.kwargs if marker else {})
     except (HubError, NotMeasuredError) as error:
-        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
+        # An error of this test: one of its module, or of the session, would keep the others from running.
+        metafunc.parametrize("board", [NotMeasuredError(str(error))], indirect=True, ids=["unknown"])
+        return
     metafunc.parametrize("board", names, indirect=True)
 
 

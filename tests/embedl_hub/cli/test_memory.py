@@ -29,6 +29,13 @@ def test_a_model_is_held_against_a_size(tmp_path: Path) -> None:
     assert tight.stdout.startswith("Will not fit: ")
 
 
+def test_this_machine_has_the_name_that_other_commands_give_it(tmp_path: Path) -> None:
+    """``--device here`` is ``--here``."""
+    model = save(residual_net(), tmp_path / "net.onnx")
+    home = {"EMBEDL_HUB_HOME": str(tmp_path / "home")}
+    assert answer("memory", model, "--device", "here", **home) == answer("memory", model, "--here", **home)
+
+
 def test_what_is_not_known_is_said_and_no_failure(tmp_path: Path) -> None:
     """A delegate's memory is its own; a setting lets it be predicted; a wrong one is named."""
     model = tmp_path / "m.tflite"

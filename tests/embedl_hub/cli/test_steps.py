@@ -167,3 +167,15 @@ def test_numbers_keep_what_they_mean(value: float | None, text: str) -> None:
     """Rounding must not make a cosine perfect, nor a count unreadable."""
     assert number(value) == text
     assert (size(34_000), size(999), size(2_500_000)) == ("34.0 kB", "999 bytes", "2.5 MB")
+
+
+def test_here_is_this_machine_in_every_command(tmp_path: Path) -> None:
+    """Without a device of that name; other names are answered with those there are."""
+    save(residual_net(), tmp_path / "net.onnx")
+    home = {"EMBEDL_HUB_HOME": str(tmp_path / "home")}
+    compiled = answer("compile", "onnxruntime", "net.onnx", "--device", "here", cwd=tmp_path, **home)["run"]
+    profiled = answer("profile", "onnxruntime", compiled, "--device", "here", cwd=tmp_path, **home)["run"]
+    assert answer("run", "show", profiled, **home)["device"] == "here"
+    answer("predict", "net.onnx", "--device", "here", cwd=tmp_path, **home)
+    wrong = hub("profile", "onnxruntime", compiled, "--device", "there", **home)
+    assert "There is no device 'there'" in wrong.stderr

@@ -35,6 +35,21 @@ def test_a_slower_run_is_called_slower(tmp_path: Path) -> None:
     assert comparison.headline()[0].endswith("): slower")
 
 
+def test_bounds_get_no_verdict(tmp_path: Path) -> None:
+    """The end of an interval has its uncertainty in it; what was measured is judged."""
+    runs = [profile_run(tmp_path, name, samples(size)) for name, size in (("a", 1000), ("b", 1200))]
+    both = [
+        dataclasses.replace(run, metrics=(*run.metrics, LoggedMetric("latency_p90_high", 2.0 + place)))
+        for place, run in enumerate(runs)
+    ]
+    rows = {row.name: row for row in compare(both).metrics}
+    ratio = rows["latency_p90_high"].ratios[1]
+    assert ratio is not None
+    assert (ratio.value, ratio.low, ratio.high) == (1.5, None, None)
+    assert rows["latency_p90_high"].conclusion(1) == "a bound, not judged"
+    assert rows["latency_median"].conclusion(1) == "slower"
+
+
 def test_what_differs_comes_first(tmp_path: Path) -> None:
     """Model, precision, runtime, device, threads, power and batch, in words."""
     content = document([])
@@ -54,6 +69,15 @@ def test_what_differs_comes_first(tmp_path: Path) -> None:
     assert differing["power"] == ("performance, at most 2400 MHz", "powersave")
     assert differing["batch"] == ("x 1×3×8×8", "x 8×3×8×8")
     assert set(differing) == {"model", "precision", "runtime", "device", "system", "threads", "power", "batch"}
+
+
+def test_one_machine_by_two_names_is_no_difference(tmp_path: Path) -> None:
+    """What one command calls ``here`` and another does not name."""
+    runs = [
+        dataclasses.replace(profile_run(tmp_path, name, samples(1000)), device=device, provider="local")
+        for name, device in (("a", "here"), ("b", "this machine"))
+    ]
+    assert "device" not in {row.name for row in compare(runs).differences}
 
 
 def test_a_verdict_that_is_not_stable_is_a_caution(tmp_path: Path) -> None:

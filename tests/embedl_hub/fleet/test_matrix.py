@@ -87,6 +87,27 @@ def test_an_evaluation_adds_its_numbers_to_the_cell_it_judges() -> None:
     assert (cell.run_id, cell.metrics) == ("p", {"latency": 2.0, "accuracy": 0.9})
 
 
+def test_float_is_held_against_what_was_calibrated() -> None:
+    """Its cosine to itself is 1, where another option of the model has one; not where none has."""
+    target, cells, steps = "board", [], {}
+    for model, option in (("m", "float"), ("m", "int8"), ("n", "float")):
+        key = f"{model}-{option}"
+        steps[key] = Step(key, StepKind.COMPILE, "toy", model, Path(model), {}, BOARD)
+        cells.append(Cell(key, model, option, target, (key,)))
+    float32: dict[str, Value] = {"precision": "float32"}
+    runs = [
+        _run("1", "m-float", "COMPILE", params=float32, metrics={"model_size_mb": 4.0}),
+        _run("2", "m-int8", "COMPILE", params={"precision": "int8"},
+             metrics={"model_size_mb": 1.0, "calibration_cosine": 0.99}),
+        _run("3", "n-float", "COMPILE", params=float32, metrics={"model_size_mb": 4.0}),
+    ]  # fmt: skip
+    matrix = matrix_of(Plan("toy", tuple(cells), steps), runs)
+    front = matrix.front(target, "model_size_mb", "calibration_cosine")
+    assert [(point.cell.name, point.y, point.on_front) for point in front] == [
+        ("m int8", 0.99, True), ("m float", 1.0, True),
+    ]  # fmt: skip
+
+
 def _of(cells: list[tuple[float, float]]) -> Matrix:
     held = {
         (str(place), "o", "t"): MatrixCell(str(place), "o", "t", CellState.DONE, metrics={"latency": x, "accuracy": y})

@@ -65,6 +65,15 @@ def test_a_line_is_a_model_a_device_and_a_precision(history: Store) -> None:
     assert html.count("<tr>") > 24 + 24 + 5
 
 
+def test_one_machine_has_one_line(tmp_path: Path) -> None:
+    """Whether a command gave this machine a name or not."""
+    with Store(tmp_path) as store:
+        for number, device in enumerate(("here", "this machine", None)):
+            record_history(store, [1.0, 2.0], number=number, device=device)
+        lines = TestClient(page.app(lambda: store)).get("/charts.json").json()["lines"]
+    assert [(line["device"], len(line["runs"])) for line in lines] == [("this machine", 6)]
+
+
 def test_runs_are_narrowed_as_in_the_run_table(history: Store) -> None:
     visitor = TestClient(page.app(lambda: history))
     for query, count in (("project=other", 1), ("device=jetson", 1), ("q=params.precision %3D 'float32'", 1), ("", 3)):

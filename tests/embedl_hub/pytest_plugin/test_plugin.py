@@ -122,11 +122,23 @@ def test_first(board):
     ],
 )
 def test_a_marker_that_names_nothing_is_an_error(project: pytest.Pytester, marker: str, message: str) -> None:
-    """With what is known."""
-    project.makepyfile(f"import pytest\n@pytest.mark.board({marker})\ndef test_it(board): pass\n")
+    """With what is known; the tests beside it run."""
+    project.makepyfile(
+        f"import pytest\n@pytest.mark.board({marker})\ndef test_it(board): pass\ndef test_other(): pass\n"
+    )
     result = project.runpytest_inprocess("--hub-home", _home(project))
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(errors=1, passed=1)
     result.stdout.fnmatch_lines([message])
+
+
+def test_a_pool_of_the_command_line_that_is_not_there_is_an_error_of_the_tests_that_ask(
+    project: pytest.Pytester,
+) -> None:
+    """And of no other."""
+    project.makepyfile("def test_it(board): pass\ndef test_other(): pass\n")
+    result = project.runpytest_inprocess("--hub-home", _home(project), "--hub-device", "pool:nope")
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.fnmatch_lines(["*There is no pool 'nope'; pools are: 'pair'."])
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class Metric:
     statistic: Literal["mean"] | float | None = None
     is_speed: bool = False  # whether more or less of it is called faster and slower
     is_effort: bool = False  # whether it says how a measurement was made, not what came out
+    is_bound: bool = False  # whether it is the end of an interval around another: two of them tell no difference
 
     @property
     def column_title(self) -> str:
@@ -71,13 +72,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("cosine", "Cosine to float", better=Better.HIGHER, column=True),
     _time("latency_p90", "90th percentile", "p90", "latency_ms.p90", headline=True, statistic=90.0, is_speed=True),
     _time("latency_p90_high", "p90, 99 % upper bound", "p90 bound", "latency_ms.p90_high", headline=True,
-          statistic=90.0, is_speed=True),
+          statistic=90.0, is_speed=True, is_bound=True),
     _time("latency_p95", "95th percentile", "p95", "latency_ms.p95", headline=True, statistic=95.0, is_speed=True),
     _time("latency_p95_high", "p95, 99 % upper bound", "p95 bound", "latency_ms.p95_high", headline=True,
-          statistic=95.0, is_speed=True),
+          statistic=95.0, is_speed=True, is_bound=True),
     _time("latency_p99", "99th percentile", "p99", "latency_ms.p99", headline=True, statistic=99.0, is_speed=True),
     _time("latency_p99_high", "p99, 99 % upper bound", "p99 bound", "latency_ms.p99_high", headline=True,
-          statistic=99.0, is_speed=True),
+          statistic=99.0, is_speed=True, is_bound=True),
     _time("latency_min", "Fastest inference", "Fastest", "latency_ms.min", is_speed=True),
     _time("latency_std", "Standard deviation", "Deviation", "latency_ms.std", is_speed=True),
     Metric("fps", "Inferences per second", "", "1/s", Better.HIGHER, headline=True, field="latency_ms.mean",
@@ -98,14 +99,15 @@ METRICS: tuple[Metric, ...] = (
     _time("fresh_latency", "Fresh latency under load", "Fresh", "fresh_latency_ms", headline=True, column=True,
           is_speed=True),
     Metric("steady_ratio", "Steady latency over fresh", "Steady/fresh", "x", Better.LOWER, headline=True, column=True),
-    Metric("steady_ratio_low", "Steady over fresh, low end of its 95 % interval", "", "x", Better.LOWER),
-    Metric("steady_ratio_high", "Steady over fresh, high end of its 95 % interval", "", "x", Better.LOWER),
+    Metric("steady_ratio_low", "Steady over fresh, low end of its 95 % interval", "", "x", Better.LOWER, is_bound=True),
+    Metric("steady_ratio_high", "Steady over fresh, high end of its 95 % interval", "", "x", Better.LOWER,
+           is_bound=True),
     Metric("onset", "Throttling began after", "Throttled", "s", Better.HIGHER, headline=True, column=True,
            field="onset_s"),
     Metric("energy", "Energy of an inference", "Energy", "mJ", Better.LOWER, headline=True, column=True,
            field="energy_mj"),
-    Metric("energy_low", "Energy, low end of its 95 % interval", "", "mJ", Better.LOWER),
-    Metric("energy_high", "Energy, high end of its 95 % interval", "", "mJ", Better.LOWER),
+    Metric("energy_low", "Energy, low end of its 95 % interval", "", "mJ", Better.LOWER, is_bound=True),
+    Metric("energy_high", "Energy, high end of its 95 % interval", "", "mJ", Better.LOWER, is_bound=True),
     Metric("mean_power", "Power under load", "Power", "W", Better.LOWER, headline=True, field="mean_w"),
     Metric("idle_power", "Idle power", "Idle", "W", Better.LOWER, headline=True, field="idle_w"),
     Metric("temperature_start", "Temperature before the load", "", "°C", headline=True, field="temperature_start_c"),
@@ -114,9 +116,10 @@ METRICS: tuple[Metric, ...] = (
     _time("latency_alone", "Mean latency alone", "Alone", "", is_speed=True),
     _time("latency_concurrent", "Mean latency beside the others", "Beside", "", is_speed=True),
     Metric("interference", "Latency beside the others over alone", "Interference", "x", Better.LOWER),
-    Metric("interference_low", "Interference, low end of its 99 % interval", "Interference, low", "x", Better.LOWER),
+    Metric("interference_low", "Interference, low end of its 99 % interval", "Interference, low", "x",
+           Better.LOWER, is_bound=True),
     Metric("interference_high", "Interference, high end of its 99 % interval", "Interference, high", "x",
-           Better.LOWER),
+           Better.LOWER, is_bound=True),
     Metric("fps_alone", "Inferences per second alone", "", "1/s", Better.HIGHER, is_speed=True),
     Metric("fps_concurrent", "Inferences per second beside the others", "", "1/s", Better.HIGHER, is_speed=True),
     Metric("peak_memory_mb", "Peak memory", "Memory", "MB", Better.LOWER, headline=True, column=True),
