@@ -6,7 +6,7 @@ Everything that is compared runs in turns, each time between two CUDA events; th
 both under `torch.compile`. Memory is the peak of a step beyond what was there before the model. ModelOpt and torchao
 run on the same network and batch in the same turns where they can be imported; what does not run is said.
 
-    python benchmarks/deploy/bench_gpu.py [--device cuda] [--only NET ...] [--batch 64] [--rounds 6] [--json FILE]
+    python benchmarks/deploy/bench_gpu.py [--device cuda] [--only NET ...] [--batch 64] [--rounds 15] [--json FILE]
 """
 
 from __future__ import annotations
@@ -296,9 +296,9 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--without-peers", action="store_true")
-    parser.add_argument("--seconds", type=float, default=175, help="compile no further network after this time")
+    parser.add_argument("--seconds", type=float, default=400, help="compile no further network after this time")
     parser.add_argument("--traces", type=Path, help="write the trace of one step of each kind there")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
