@@ -2,11 +2,12 @@
 
 Thirty networks that no rule was learned from and that nobody looked at while the facts were chosen (`dialect_nets`),
 quantized by ONNX Runtime's tools in two ways, and for other runtimes lowered by us from there. Every node that computes
-counts once per file: it is right where the version's table says integer, taken or float as the runtime itself tells.
+counts once per file: it is right where the version's table, or for OpenVINO the whole graph as `check` reads it, says
+integer, taken or float as the runtime itself tells.
 Nodes of which a runtime tells nothing are left out and counted. Beside the table stand the rules of `check`.
 And: how many nodes has the smallest graph of each change between two versions?
 
-It is no benchmark of `./bench` yet: OpenVINO and LiteRT have no table that is good enough to ship.
+It is no benchmark of `./bench` yet: what is told of OpenVINO and LiteRT is not good enough.
 
     python benchmarks/deploy/placed_by_rules.py [--runtimes NAME-VERSION ...] [--networks N] [--files LABEL ...]
 """
@@ -27,7 +28,8 @@ from deploy import dialect_nets
 from figures import Figure, declared, rate
 from report import print_table
 
-from embedl_deploy.dialect import check, get_table, known_versions
+from embedl_deploy.dialect import check, get_dialect, get_table, known_versions
+from embedl_deploy.dialect._check import predict
 from embedl_deploy.dialect._facts import NOT_COMPUTING, facts_of
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import fuse, propagated
@@ -65,6 +67,14 @@ def by_hand(runtime: str, model: Any, qdq: Any) -> Mapping[str, str]:  # noqa: A
     return {row.node: "integer" if row.state in ("integer", "unfused") else row.state for row in rows}
 
 
+def by_graph(runtime: str, qdq: Any) -> dict[str, str]:  # noqa: ANN401 - a model in parts
+    """Return what `check` predicts for a runtime without a table, from the whole graph."""
+    found = dict.fromkeys((node.name for node in qdq.graph.node), "float")
+    for kernel in predict(qdq, get_dialect(runtime)):
+        found |= dict.fromkeys((kernel.node.name, *kernel.covers), "integer" if kernel.integer else "float")
+    return found
+
+
 def answer_of(probe: Any, model: Any, path: Path, *, fresh: bool = False) -> dict[str, str]:  # noqa: ANN401 - a probe
     """Return what a runtime makes of a file, kept: to load a network takes some of them a minute."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
@@ -75,7 +85,7 @@ def answer_of(probe: Any, model: Any, path: Path, *, fresh: bool = False) -> dic
     return found
 
 
-def judge(runtime: str, probe: Any, table: RuleTable, path: Path, *, fresh: bool = False) -> Data:  # noqa: ANN401
+def judge(runtime: str, probe: Any, table: RuleTable | None, path: Path, *, fresh: bool = False) -> Data:  # noqa: ANN401
     """Compare prediction and runtime on one file."""
     try:
         model = load(path)
@@ -87,7 +97,7 @@ def judge(runtime: str, probe: Any, table: RuleTable, path: Path, *, fresh: bool
         return {"failed": next(iter(real.values()), "no nodes")}
     qdq = read(model)
     nodes = facts_of(qdq)
-    expected = table.placement(nodes)
+    expected = by_graph(runtime, qdq) if table is None else table.placement(nodes)
     hand = by_hand(runtime, model, qdq) if runtime == "onnxruntime" else {}
     right = told = untold = hand_right = 0
     wrong: Counter[str] = Counter()
@@ -107,12 +117,12 @@ def judge(runtime: str, probe: Any, table: RuleTable, path: Path, *, fresh: bool
     return {"right": right, "told": told, "untold": untold, "by_hand": hand_right, "wrong": dict(wrong)}
 
 
-def opened(name: str) -> tuple[str, Any, RuleTable]:
-    """Return a runtime, what asks it, and its table."""
+def opened(name: str) -> tuple[str, Any, RuleTable | None]:
+    """Return a runtime, what asks it, and its table if it has one."""
     runtime, _, version = name.partition("-")
     if runtime != "onnxruntime":
         probe: Any = open_probe(runtime)
-        return runtime, probe, get_table(runtime, probe.version)
+        return runtime, probe, get_table(runtime, probe.version) if known_versions(runtime) else None
     known = [each for each in known_versions(runtime) if each.startswith(f"{version}.")]
     if not known:
         raise DeployError(f"there is no table of {name}")

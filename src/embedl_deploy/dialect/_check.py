@@ -24,6 +24,7 @@ from embedl_deploy.dialect._dialects import (
 )
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
+from embedl_deploy.dialect._kernels import Carried, Kernels
 from embedl_deploy.dialect._model import QdqModel, copy_model, name_nodes, read
 from embedl_deploy.dialect._names import main_modules
 from embedl_deploy.dialect._observe import make_session
@@ -49,13 +50,28 @@ class _Rules:
         self.qdq = qdq
         self.dialect = dialect
         self.view = View(qdq)
+        self.kernels = Kernels(qdq, self.view) if dialect.carries else None
 
     def kernel(self, node: onnx.NodeProto) -> Kernel:
-        reason = self._refusal(node) or self._why_float(node)
+        carried = None if self.kernels is None else self.kernels.of(node)
+        reason = self._refusal(node) or (self._why_float(node) if carried is None else self._why_not(node, carried))
         if reason:
             return Kernel(node, node.op_type, False, reason, (), node.output[0], None)
-        name = f"{next((kind for kind in self._formats(node) if kind != 'int32'), 'float').upper()} {node.op_type}"
-        return Kernel(node, name, True, self._why_unfused(node), self._epilogue(node), node.output[0], None)
+        kind = next((kind for kind in self._formats(node) if kind != "int32"), "float" if carried is None else "int8")
+        covers = self._epilogue(node) if self.kernels is None else self.kernels.taken_by(node)
+        return Kernel(
+            node, f"{kind.upper()} {node.op_type}", True, self._why_unfused(node), covers, node.output[0], None
+        )
+
+    def _why_not(self, node: onnx.NodeProto, carried: Carried) -> str:
+        """Say why the kernel that does an operator's work computes in float, as far as the whole graph tells."""
+        if carried.is_integer:
+            return ""
+        if carried.root and carried.root != node.name:
+            return f"the kernel of {carried.root!r} computes in float"
+        if carried.root:
+            return self._why_float(node) or "the product of two activations has no integer kernel"
+        return "its kernel writes floats" if carried.reads_integers else "its kernel reads floats alone"
 
     def _epilogue(self, node: onnx.NodeProto) -> tuple[str, ...]:
         """Name what melts into an integer operator: the addition of a bias, and the activation after it."""
@@ -86,7 +102,7 @@ class _Rules:
             if params is None:
                 continue
             if params.type == "int32":
-                if not self.dialect.integer_bias:
+                if not self.dialect.integer_bias and not self.dialect.carries:
                     return f"refused: {self.dialect.name} reads no DQ from int32 ({name!r}); the bias must be float"
                 continue
             kinds = self.dialect.types if weight else self.dialect.activation_types

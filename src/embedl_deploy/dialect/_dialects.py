@@ -169,6 +169,9 @@ class Dialect:
     epilogue: frozenset[str] = frozenset()
     # Activations that melt so too where their input is multiplied with them, as SiLU is x · Sigmoid(x): no Q/DQ inside
     gates: frozenset[str] = frozenset()
+    # Whether kernels hand integers on to each other, so that what pointwise operators compute in follows from the whole
+    # graph
+    carries: bool = False
     # Output scale and zero point (of int8) that the runtime prescribes, by operator
     fixed: tuple[tuple[str, float, int], ...] = ()
     types: frozenset[str] = frozenset({"int8", "uint8"})  # types of quantized tensors that the runtime can read at all
@@ -254,7 +257,7 @@ OPENVINO = Dialect(
     activation="uint8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=False,
     integers=WEIGHTED | _SAME_SCALE | {"Add", "GlobalAveragePool", "Mul"},
     both_sides=frozenset({"Add", "Concat", "Mul"}), keeps_float=_RESIDUAL, one_scale=frozenset({"Concat"}),
-    epilogue=_ACTIVATIONS, gates=frozenset({"Sigmoid"}), types=_WIDE_TYPES | {"int4", "uint4"},
+    epilogue=_ACTIVATIONS, gates=frozenset({"Sigmoid"}), carries=True, types=_WIDE_TYPES | {"int4", "uint4"},
     activation_types=_WIDE_TYPES, weight_zero_point=True, weight_blocks=True, portable=True, whole_channels=True,
 )  # fmt: skip
 

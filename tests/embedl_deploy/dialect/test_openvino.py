@@ -75,3 +75,77 @@ def test_activations_melt(activation: str) -> None:
     contract = check(model, "openvino")
     assert {row.node: row.state for row in contract.rows}["gate"] == "taken"
     assert contract.disagreements == ()
+
+
+def squeezed(*, both_rounded: bool) -> onnx.ModelProto:
+    """Return conv · Sigmoid(conv of its mean) → conv, the mean and the product behind one rounding or behind none."""
+    model = gated("Sigmoid")
+    gate, product = (next(node for node in model.graph.node if node.name == name) for name in ("gate", "product"))
+    mean = helper.make_node("GlobalAveragePool", ["c/dq" if both_rounded else "c"], ["p"], name="mean")
+    inner = helper.make_node("Conv", ["p/dq", "w1/dq"], ["e"], name="inner")
+    made, constants = pair("p", 0.04, 128)
+    more, others = pair("e", 0.05, 128)
+    codes = np.random.default_rng(1).integers(-100, 100, (8, 8, 1, 1)).astype(np.int8)
+    weight = helper.make_node("DequantizeLinear", ["w1", "w/s"], ["w1/dq"], name="w1/dq")
+    gate.input[0] = "e/dq"
+    nodes = list(model.graph.node)
+    at = nodes.index(gate)
+    nodes[at:at] = [weight, mean, *made, inner, *more]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend([*constants, *others, numpy_helper.from_array(codes, "w1")])
+    assert product.input[0] == "c/dq"
+    return model
+
+
+@pytest.mark.parametrize("both_rounded", [True, False])
+def test_what_a_product_computes_in_follows_from_who_else_reads(both_rounded: bool) -> None:
+    """A rounding that a reduction takes as well stays an integer; one that only the product reads is a float."""
+    contract = check(squeezed(both_rounded=both_rounded), "openvino")
+    rows = {row.node: row for row in contract.rows}
+    assert rows["mean"].state == ("integer" if both_rounded else "float")
+    assert rows["product"].is_integer
+    assert contract.disagreements == ()
+
+
+def test_a_sum_melts_into_one_of_its_convolutions() -> None:
+    """The convolution that only the sum reads does it; a second sum behind it is a kernel of its own."""
+    model = gated("Sigmoid")
+    nodes = {node.name: node for node in model.graph.node}
+    nodes["gate"].CopyFrom(helper.make_node("Conv", ["c/dq", "w/dq"], ["g"], name="gate", pads=[1] * 4))
+    nodes["product"].op_type = "Add"
+    contract = check(model, "openvino")
+    assert {row.node: row.state for row in contract.rows}["product"] == "taken"
+    assert contract.disagreements == ()
+
+
+def test_a_product_of_two_activations_is_float() -> None:
+    """Its operands have a zero point, which the kernel for integers does not take on both sides."""
+    shape = [1, 8, 12, 12]
+    first, constants = pair("x", 0.02, 128)
+    second, more = pair("z", 0.03, 100)
+    product = helper.make_node("MatMul", ["x/dq", "z/dq"], ["y"], name="product")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "z", "y")]
+    graph = helper.make_graph([*first, *second, product], "net", ends[:2], ends[2:], [*constants, *more])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    contract = check(model, "openvino")
+    assert {row.node: row.is_integer for row in contract.rows}["product"] is False
+    assert contract.disagreements == ()
+
+
+def test_openvino_reads_an_int32_bias() -> None:
+    """Files of other tools have one; it is no reason to refuse a convolution."""
+    model = gated("Sigmoid")
+    conv = next(node for node in model.graph.node if node.name == "conv1")
+    bias = helper.make_node("DequantizeLinear", ["b", "b/s"], ["b/dq"], name="b/dq")
+    conv.input.append("b/dq")
+    model.graph.node.insert(0, bias)
+    model.graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.arange(8, dtype=np.int32), "b"),
+            numpy_helper.from_array(np.asarray(0.02 * 0.01, np.float32), "b/s"),
+        ]
+    )
+    contract = check(model, "openvino")
+    assert {row.node: row.state for row in contract.rows}["conv1"] == "integer"
+    assert contract.disagreements == ()

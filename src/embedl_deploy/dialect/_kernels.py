@@ -1,0 +1,302 @@
+"""What kernels compute in that hand integers on to each other: it follows from the whole graph, not from one operator.
+
+OpenVINO's way, as its CPU plugin does it (2026.4), and seen in the layers that it reports:
+
+- a rounding stays an integer where a kernel takes it as such or several read it; where only one other reader would
+  scale it back, it is a rounded float;
+- behind a convolution, a product or a reduction, operators number by number melt into its kernel while nobody else
+  reads what is between them; a convolution's kernel adds one other tensor too;
+- what is left of them joins what it reads, roundings included, into one kernel, unless that would wait for itself;
+- such a kernel counts as one of integers where it reads any and writes nothing else.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+
+from embedl_deploy.dialect._dialects import CONVOLUTIONS, MOVES, WEIGHTED
+from embedl_deploy.dialect._model import QdqModel
+from embedl_deploy.dialect._qdq_placement import View
+
+_REDUCING = frozenset({
+    "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Resize",
+})  # fmt: skip
+_PASSING = MOVES | {"Concat", "DepthToSpace", "Expand", "Gather", "Identity", "Pad", "SpaceToDepth", "Split"}
+# What melts into the kernel before it; behind a sum, fewer do.
+_BEHIND_SUM = frozenset({"Clip", "Elu", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid"})
+_SIMPLE = _BEHIND_SUM | {"Abs", "Gelu", "Sqrt", "Tanh"}
+_SUMS = frozenset({"Add", "Sub"})
+_SCALED = _SUMS | {"Mul"}
+_BY_CONSTANT = _SCALED | {"BatchNormalization", "Div"}
+POINTWISE = _SIMPLE | _BY_CONSTANT | {"Erf", "Exp", "Neg", "Pow", "Where"}
+"""What is part of some kernel of several operators."""
+_EIGHT_BITS = frozenset({"int8", "uint8"})
+_MOST_STEPS = 20
+
+
+class Carried(NamedTuple):
+    """The kernel that does an operator's work, and what it computes in."""
+
+    root: str  # the operator that it begins with, by name; empty for one of pointwise operators alone
+    reads_integers: bool  # any
+    writes_integers: bool  # and nothing else
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the runtime says of it that it computes in integers."""
+        return self.reads_integers and (bool(self.root) or self.writes_integers)
+
+
+@dataclass
+class _Links:
+    """Who reads the roundings of a graph."""
+
+    qdq: QdqModel
+    view: View
+    readers: dict[str, list[onnx.NodeProto]] = field(default_factory=dict)
+    on_tensor: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for (name, _), boundary in self.qdq.edges.items():
+            if name in self.view.nodes:
+                self.readers.setdefault(boundary, []).append(self.view.nodes[name])
+        for boundary in self.readers:
+            self.on_tensor.setdefault(self.qdq.tensor_of[boundary], []).append(boundary)
+
+    def takers(self, boundary: str) -> list[tuple[onnx.NodeProto, bool]]:
+        """Return who reads a rounding in the end, behind what only moves it, and whether as integers."""
+        return [found for reader in self.readers[boundary] for found in self._behind(reader)]
+
+    def _behind(self, node: onnx.NodeProto, depth: int = 0) -> Iterator[tuple[onnx.NodeProto, bool]]:
+        if node.op_type not in _PASSING or depth > _MOST_STEPS:
+            yield node, self.takes(node)
+            return
+        readers = [found for tensor in node.output for found in self.view.readers.get(tensor, [])]
+        for reader, index in readers:
+            if (reader.name, index) in self.qdq.edges:
+                yield node, True  # rounded again: it carries integers
+            else:
+                yield from self._behind(reader, depth + 1)
+        if not readers:
+            yield node, False
+
+    def takes(self, node: onnx.NodeProto) -> bool:
+        """Tell whether a node's kernel computes on the integers that it is given."""
+        if node.op_type in WEIGHTED:
+            return self.is_rounded(node) and node.input[1] in self.qdq.weights
+        return node.op_type in _REDUCING and self.is_rounded(node)
+
+    def rounding(self, node: onnx.NodeProto, index: int) -> str | None:
+        """Return the rounding that a node reads, if only before it was moved."""
+        boundary = self.qdq.edges.get((node.name, index))
+        maker = self.view.maker.get(node.input[index])
+        while boundary is None and maker is not None and maker.op_type in _PASSING and maker.input:
+            boundary = self.qdq.edges.get((maker.name, 0))
+            maker = self.view.maker.get(maker.input[0])
+        return boundary
+
+    def is_rounded(self, node: onnx.NodeProto) -> bool:
+        boundary = self.rounding(node, 0)
+        return boundary is not None and self.qdq.params[boundary].type in _EIGHT_BITS
+
+    def operands(self, node: onnx.NodeProto) -> list[int]:
+        """Return the inputs that are no constants."""
+        return [index for index, name in enumerate(node.input) if name and not self.view.is_constant(name)]
+
+    def sources(self, node: onnx.NodeProto) -> list[str]:
+        """Return what a node reads: the rounding of an operand, or who makes it."""
+        found = []
+        for index in self.operands(node):
+            maker = self.view.maker.get(node.input[index])
+            boundary = self.rounding(node, index)
+            found += [boundary] if boundary is not None else [maker.name] if maker is not None else []
+        return found
+
+    def is_alone(self, node: onnx.NodeProto) -> bool:
+        """Tell whether one reads a node's result: an operator, a rounding or the outside."""
+        tensor = node.output[0]
+        raw = sum((reader.name, at) not in self.qdq.edges for reader, at in self.view.readers.get(tensor, []))
+        return raw + len(self.on_tensor.get(tensor, ())) + (tensor in self.view.outputs) == 1
+
+    @cached_property
+    def kept(self) -> Mapping[str, bool]:
+        """Whether each rounding hands on integers."""
+        return {boundary: self._is_kept(boundary) for boundary in self.readers}
+
+    def _is_kept(self, boundary: str) -> bool:
+        if self.qdq.params[boundary].type not in _EIGHT_BITS:
+            return False
+        takers = self.takers(boundary)
+        if len(takers) > 1 or any(takes for _, takes in takers):
+            return True
+        if not takers or not np.any(self.qdq.params[boundary].zero_point):
+            return False
+        reader = takers[0][0]
+        return not (reader.op_type in _SCALED and len(self.operands(reader)) == 2)
+
+
+class Kernels:
+    """The kernels of a graph."""
+
+    def __init__(self, qdq: QdqModel, view: View) -> None:
+        self._links = _Links(qdq, view)
+        self._qdq, self._view = qdq, view
+        # Parts are nodes and roundings, by name.
+        self._chain: dict[str, tuple[str, str]] = {}  # the root of the chain that a part is in, and its state
+        self._open: set[str] = set()  # the ends of chains that may go on
+        self._group: dict[str, int] = {}  # parts that are in no chain
+        self._before: dict[str, set[int]] = {}  # groups that a part waits for
+        self._same: dict[int, int] = {}
+        for value in qdq.graph.input:
+            self._round(value.name, None)
+        for node in view.order:
+            self._place(node)
+            for tensor in node.output:
+                self._round(tensor, node)
+        self._ends: dict[int, Carried] = {}
+
+    def of(self, node: onnx.NodeProto) -> Carried | None:
+        """Return the kernel that does a node's work; None for an operator that is in none of these."""
+        if node.name in self._chain:
+            root = self._chain[node.name][0]
+            return Carried(root, self._links.takes(self._view.nodes[root]), writes_integers=False)
+        if node.name not in self._group:
+            return None
+        group = self._find(self._group[node.name])
+        if group not in self._ends:
+            self._ends[group] = self._end(group)
+        return self._ends[group]
+
+    def taken_by(self, root: onnx.NodeProto) -> tuple[str, ...]:
+        """Return the nodes that melt into the kernel of another."""
+        names = (node.name for node in self._view.order if node.name != root.name)
+        return tuple(name for name in names if self._chain.get(name, ("", ""))[0] == root.name)
+
+    def _round(self, tensor: str, maker: onnx.NodeProto | None) -> None:
+        """Place the roundings of a tensor."""
+        for boundary in self._links.on_tensor.get(tensor, ()):
+            self._wait(boundary, [maker.name] if maker is not None else [])
+            if maker is not None and maker.name in self._open:
+                self._chain[boundary] = self._chain[maker.name]
+                if len(self._links.takers(boundary)) == 1:
+                    self._open.add(boundary)
+            else:
+                self._join(boundary, [maker.name] if maker is not None else [])
+
+    def _wait(self, part: str, sources: list[str]) -> None:
+        self._before[part] = {self._find(group) for source in sources for group in self._before.get(source, ())}
+        self._before[part] |= {self._find(self._group[source]) for source in sources if source in self._group}
+
+    def _place(self, node: onnx.NodeProto) -> None:
+        sources = self._links.sources(node)
+        self._wait(node.name, sources)
+        if node.op_type in WEIGHTED | _REDUCING:
+            self._go_on(node, (node.name, "convolution" if node.op_type in CONVOLUTIONS else "other"))
+        elif node.op_type in POINTWISE:
+            chains = (self._continued(node, source, len(sources)) for source in sources)
+            chain = self._gated(node) or next(filter(None, chains), None)
+            if chain is not None:
+                self._go_on(node, chain)
+            else:
+                self._join(node.name, sources)
+
+    def _go_on(self, node: onnx.NodeProto, chain: tuple[str, str]) -> None:
+        self._chain[node.name] = chain
+        if self._links.is_alone(node):
+            self._open.add(node.name)
+
+    def _continued(self, node: onnx.NodeProto, source: str, count: int) -> tuple[str, str] | None:
+        """Return the chain of a source with a node behind it, where the node melts into it."""
+        if source not in self._open:
+            return None
+        root, state = self._chain[source]
+        if node.op_type in _SUMS and count == 2:
+            return (root, "sum") if state == "convolution" else None
+        if self._links.kept.get(source, False):
+            return None  # scaled back in a kernel of its own
+        if state == "sum" and node.op_type in _BEHIND_SUM:
+            return root, "convolution"
+        return (root, state) if count == 1 and node.op_type in _SIMPLE | _BY_CONSTANT else None
+
+    def _gated(self, node: onnx.NodeProto) -> tuple[str, str] | None:
+        """Return the chain of x where a node is part of x · Sigmoid(x) with no rounding inside."""
+        gates = [node] if node.op_type == "Sigmoid" else [self._view.maker.get(name) for name in node.input]
+        gate = next((each for each in gates if each is not None and each.op_type == "Sigmoid"), None)
+        maker = None if gate is None else self._view.maker.get(gate.input[0])
+        pair = None if maker is None else self._view.gated_by(maker, {"Sigmoid"})
+        if maker is None or pair is None or node not in pair:
+            return None
+        inside = [(pair[0].name, 0), (pair[1].name, 0), (pair[1].name, 1)]
+        chain = self._chain.get(maker.name)
+        return None if chain is None or chain[1] == "sum" or any(edge in self._qdq.edges for edge in inside) else chain
+
+    def _find(self, group: int) -> int:
+        while self._same.get(group, group) != group:
+            group = self._same[group]
+        return group
+
+    def _join(self, part: str, sources: list[str]) -> None:
+        """Put a part into the groups of what it reads, as far as none of them would wait for itself."""
+        own = {source: self._find(self._group[source]) for source in sources if source in self._group}
+        free = []
+        for group in dict.fromkeys(own.values()):
+            others = [source for source in sources if own.get(source) != group]
+            if not any(group in map(self._find, self._before.get(other, ())) for other in others):
+                free.append(group)
+        number = free[0] if free else len(self._same)
+        self._same[number] = number
+        self._same |= dict.fromkeys(free[1:], number)
+        self._group[part] = number
+
+    def _end(self, group: int) -> Carried:
+        """Return what a group of parts reads and writes."""
+        members = {part for part, own in self._group.items() if self._find(own) == group}
+        reads = False
+        writes: Counter[str] = Counter()
+        for part in members:
+            if part in self._links.readers:
+                reads |= self._is_requantized(part)
+                writes += self._rounding_writes(part, members)
+            else:
+                node = self._view.nodes[part]
+                reads |= any(self._reads_integers(node, source) for source in self._links.sources(node)
+                             if source not in members)  # fmt: skip
+                writes["floats"] += self._is_read_outside(node, members)
+        return Carried("", reads, writes["integers"] == 1 and not writes["floats"])
+
+    def _is_requantized(self, boundary: str) -> bool:
+        """Tell whether a rounding begins a kernel that reads integers: what it rounds was rounded before and moved."""
+        maker = self._view.maker.get(self._qdq.tensor_of[boundary])
+        return maker is not None and maker.op_type in _PASSING and self._links.is_rounded(maker)
+
+    def _reads_integers(self, node: onnx.NodeProto, source: str) -> bool:
+        is_kept = self._links.kept.get(source, False)
+        return is_kept and not (source in self._group and self._is_scaled_before(node))
+
+    def _is_scaled_before(self, node: onnx.NodeProto) -> bool:
+        """Tell whether a reader gets what a group rounded as floats: all but a sum, which takes over the scale."""
+        return not (node.op_type in _SUMS and len(self._links.operands(node)) == 2)
+
+    def _rounding_writes(self, boundary: str, members: set[str]) -> Counter[str]:
+        takers = self._links.takers(boundary)
+        outside = [taker for taker, takes in takers if not takes and taker.name not in members]
+        if not self._links.kept[boundary]:
+            return Counter(floats=int(bool(outside)))
+        floats = any(map(self._is_scaled_before, outside))
+        integers = any(takes for _, takes in takers) or (bool(outside) and not floats)
+        return Counter(floats=int(floats), integers=int(integers))
+
+    def _is_read_outside(self, node: onnx.NodeProto, members: set[str]) -> bool:
+        for tensor in node.output:
+            raw = [reader for reader, at in self._view.readers.get(tensor, [])
+                   if (reader.name, at) not in self._qdq.edges]  # fmt: skip
+            if tensor in self._view.outputs or any(reader.name not in members for reader in raw):
+                return True
+            if any(boundary not in members for boundary in self._links.on_tensor.get(tensor, ())):
+                return True
+        return False
