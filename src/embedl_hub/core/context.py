@@ -263,8 +263,12 @@ class HubContext:
         self._check_lease(device_name)
         thread = threading.get_ident()
         uses = [use for use in self._uses if use.device_name == device_name]
-        if uses:
-            next((use for use in reversed(uses) if use.thread == thread), uses[-1]).begin()
+        own = next((use for use in reversed(uses) if use.thread == thread), None)
+        # Who has claimed the device, as a health check does, acts in nobody's name: the run of another thread may wait
+        # for that very claim.
+        if own is None and (not uses or self._claims[device_name].is_held_by(thread)):
+            return
+        (own or uses[-1]).begin()
 
     @contextlib.contextmanager
     def _claimed(self, device_name: str, owner: int, wait_s: float | None) -> Iterator[None]:
@@ -366,6 +370,10 @@ class _Claim:
         self._free = threading.Condition()
         self._owner: int | None = None
         self._depth = 0
+
+    def is_held_by(self, owner: int) -> bool:
+        """Say whether a thread has the device."""
+        return self._owner == owner
 
     @contextlib.contextmanager
     def held(self, owner: int, device_name: str, wait_s: float | None) -> Iterator[bool]:

@@ -158,7 +158,8 @@ def test_a_file_without_boundaries(tmp_path: Path) -> None:
 def test_kernels_of_another_runtime_are_not_claimed() -> None:
     """A file for TensorRT is judged here, and the report says by what."""
     found = verify(lower(tensorrt_residual(), "tensorrt"), [sample(0)["x"]])
-    assert any("those of tensorrt were not run" in note for note in found.notes)
+    # Without VNNI the kernels here saturate, and it is judged in float instead.
+    assert any("those of tensorrt" in note and "were not run" in note for note in found.notes)
 
 
 def test_a_file_in_half_precision() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, ONNXRuntimeCompiler
 from embedl_hub.core.device import CommandResult, Device, DeviceSpec
 from embedl_hub.errors import CommandError, ConfigError, TrackingError
-from embedl_hub.testing import scripted_device, temporary_context
+from embedl_hub.testing import Answer, scripted_device, temporary_context
 from embedl_hub.tracking import RunStatus, Store
 
 
@@ -226,3 +228,32 @@ def test_tags_of_a_context_are_on_every_run_of_a_component(tmp_path: Path) -> No
         assert ctx.client.store.run(run.id).tags == {"stage": "ci"}
     with pytest.raises(ConfigError, match="tag name"):
         HubContext("p", tags={" ": "x"})
+
+
+def test_a_claim_is_used_while_a_run_waits_for_it(tmp_path: Path) -> None:
+    """A health check has claimed the board and uses it; the run of another thread waits for that claim."""
+    with HubContext("p", [scripted_device(tmp_path, [Answer(["true"])])], home=tmp_path / "home") as ctx:
+        runner = ctx.devices["board"].runner
+        assert runner is not None
+
+        def run() -> None:
+            with ctx.client.start_run(), ctx.run_on("board"):
+                runner.run(["true"])
+
+        def use() -> None:
+            with ctx.claim("board"):
+                other.start()
+                while not waits():
+                    time.sleep(0.01)
+                runner.run(["true"])
+                used.set()
+
+        def waits() -> bool:
+            return any(each._has_begun for each in ctx._uses)
+
+        other = threading.Thread(target=run, daemon=True)
+        used = threading.Event()
+        threading.Thread(target=use, daemon=True).start()
+        assert used.wait(20), "the claim's own thread waits for who waits for the claim"
+        other.join(20)
+        assert not other.is_alive()
