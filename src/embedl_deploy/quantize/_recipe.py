@@ -24,7 +24,7 @@ from embedl_deploy.quantize._training import freeze_batch_norm, learn_ranges
 
 @dataclass(frozen=True)
 class QatRecipe:
-    """How a calibrated model is trained on; the defaults serve INT8 and INT4 weights.
+    """How a calibrated model is trained on; the defaults serve INT8 weights, `four_bits` those of four.
 
     Attributes:
         epochs: Passes over the data.
@@ -56,6 +56,15 @@ class QatRecipe:
         for name in ("epochs", "rate", "temperature"):
             if not getattr(self, name) > 0:
                 raise QuantizationError(f"{name} is {getattr(self, name)}; it must be positive.")
+
+    @classmethod
+    def four_bits(cls, **changed: Any) -> "QatRecipe":
+        """Return the recipe for weights of four bits: longer, faster, weight scales learned too, and with a teacher.
+
+        Args:
+            changed: Any field that should be another.
+        """
+        return cls(**{"epochs": 6, "rate": 3e-3, "learn_weights": True, "distillation": 0.5, **changed})
 
 
 class QatState(TypedDict):

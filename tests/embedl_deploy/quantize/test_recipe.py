@@ -61,6 +61,14 @@ def test_distillation_is_towards_the_float_model() -> None:
         train_quantized(model, lambda _: [], recipe=QatRecipe(distillation=0.5))
 
 
+def test_the_recipe_for_four_bits_can_be_changed() -> None:
+    """What is not named stays as the recipe has it."""
+    found = QatRecipe.four_bits(epochs=2)
+    assert (found.epochs, found.learn_weights, found.distillation) == (2, True, 0.5)
+    with pytest.raises(QuantizationError, match="rate"):
+        QatRecipe.four_bits(rate=0.0)
+
+
 @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"rate": -1.0}, {"distillation": 2.0}, {"freeze_ranges_at": -0.1}])
 def test_recipes_are_checked(wrong: dict[str, float]) -> None:
     """What makes no sense is refused when it is written."""
