@@ -96,7 +96,10 @@ def sustain(
             args += [*driver.settings(machine), *_arguments(options), "--folder", folder, "--detach"]
             lease_dir = None if device is None else ctx.find_device(device).lease_dir
             args += [] if lease_dir is None else ["--lease-dir", lease_dir]
-            program.call_program(machine, driver.runtime, "sustain", args)
+            try:
+                program.call_program(machine, driver.runtime, "sustain", args)
+            except ConnectError as error:
+                raise _left_alone(error, machine, ctx.client.run.id, "If it began, the load") from error
         try:
             _await(machine, folder, collect or ctx.client.run.id)
         except KeyboardInterrupt:
@@ -162,6 +165,14 @@ def peek(runner: CommandRunner, folder: RemotePath) -> tuple[Progress, str | Non
     return progress, None if problem is None else str(problem)[:_MOST_ERROR]
 
 
+def _left_alone(error: DeviceError, machine: Machine[Any], run_id: str, what: str) -> DeviceError:
+    """Return the error with the words that bring the result of a load whose device cannot be reached any more."""
+    return type(error)(
+        f"{error} {what} goes on by itself on {machine.title}. Bring its result when the device can be reached again: "
+        f"embedl-hub sustain --collect {run_id}"
+    )
+
+
 def _await(machine: Machine[Any], folder: RemotePath, run_id: str) -> None:
     """Watch a load until it is over; say how to get its result where the device cannot be reached any more."""
     lost_at: float | None = None
@@ -174,10 +185,7 @@ def _await(machine: Machine[Any], folder: RemotePath, run_id: str) -> None:
             if isinstance(error, ConnectError) and time.monotonic() - lost_at < _LOST_S:
                 time.sleep(_POLL_S)
                 continue
-            raise type(error)(
-                f"{error} The load goes on by itself on {machine.title}. Bring its result when the device can be "
-                f"reached again: embedl-hub sustain --collect {run_id}"
-            ) from error
+            raise _left_alone(error, machine, run_id, "The load") from error
         told(progress)
         if progress.state == "failed":
             raise RefusedError(f"{problem or 'It does not say why.'} (sustain on {machine.title})")

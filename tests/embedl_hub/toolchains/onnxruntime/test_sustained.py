@@ -23,8 +23,8 @@ from embedl_hub.core.compile import ONNXRuntimeCompiler
 from embedl_hub.core.device import Device, LocalCommandRunner, SSHCommandRunner
 from embedl_hub.core.document import find_metric
 from embedl_hub.core.profile import ProfileError, Progress, SustainedProfiler, SustainedResult, watching
-from embedl_hub.errors import DeviceError
-from embedl_hub.machine import sustained
+from embedl_hub.errors import ConnectError, DeviceError
+from embedl_hub.machine import program, sustained
 from embedl_hub.testing import temporary_context
 from embedl_hub.tracking import Run, RunStatus, Store
 
@@ -77,6 +77,26 @@ def _is_under_load(board: Path) -> bool:
         assert content["state"] != "failed", content
         return bool(content.get("inferences"))
     return False
+
+
+def test_a_connection_lost_at_the_start_says_how_to_collect(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that starts the load had begun it, and its answer did not arrive."""
+    real = program.call_program
+
+    def cut_off(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        raise ConnectError("The connection was lost.")
+
+    with HubContext("p", home=tmp_path) as ctx:
+        compiled = ONNXRuntimeCompiler().run(ctx, model)
+        monkeypatch.setattr(program, "call_program", cut_off)
+        with pytest.raises(ConnectError, match=r"If it began, the load goes on.*sustain --collect \w+") as found:
+            SustainedProfiler(seconds=1, idle_seconds=0).run(ctx, compiled)
+        monkeypatch.undo()
+        result = SustainedProfiler().run(ctx, compiled, collect=str(found.value).split()[-1])
+        assert result.stopped == "after 1 s, as asked"
 
 
 def test_a_lost_connection_ends_nothing(
