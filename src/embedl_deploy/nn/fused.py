@@ -43,6 +43,8 @@ class _FusedConv(QuantizableModule):
 
     def _seen(self, value: torch.Tensor) -> torch.Tensor | None:
         """Return the result where it can be biased, activated and looked at in one step: while calibrating on a GPU."""
+        if torch.compiler.is_compiling():
+            return None
         behind = self.behind
         if not behind or behind[0].observer is None or not behind[0].finishes:
             return None

@@ -7,7 +7,7 @@ The division is a division (not a product with 1/scale) because ONNX says so: on
 
 import enum
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import torch
 
@@ -71,6 +71,11 @@ class NumberFormat:
         """The largest code (the largest value for FP8)."""
         return _BORDERS[self.precision.value, self.signed][1]
 
+    @property
+    def is_fp8(self) -> bool:
+        """Whether codes are floating-point numbers."""
+        return self.precision is Precision.FP8
+
     def to_state(self) -> FormatState:
         """Return plain data for a file."""
         return {"precision": self.precision.value, "signed": self.signed}
@@ -86,6 +91,14 @@ class NumberFormat:
         if self.precision is Precision.FP8:
             return "float8e4m3fn"
         return self.precision.value if self.signed else f"u{self.precision.value}"
+
+
+class PlainFormat(NamedTuple):
+    """What rounding wants to know of a number format, in plain numbers."""
+
+    low: float
+    high: float
+    is_fp8: bool
 
 
 def quantized_codes(

@@ -90,7 +90,8 @@ class QuantizableModule(nn.Module):
 
     def finish(self, act: nn.Module | None, value: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """Add, then activate; with the rounding or the look at it that follows where that is one step."""
-        if self.behind and not self._forward_hooks:
+        # A compiler makes one step of them by itself.
+        if not torch.compiler.is_compiling() and self.behind and not self._forward_hooks:
             stub = self.behind[0]
             done = stub.round_after(act, value, other) if stub.observer is None else stub.see_after(act, value, other)
             if done is not None:

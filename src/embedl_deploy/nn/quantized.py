@@ -121,8 +121,14 @@ class QuantizedLayer(nn.Module):
     def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
         if self.weight_quantizer is None:
             return weight
-        ahead = None if self.together is None else self.together.take(self, self.source)
+        ahead = self._ahead(self.source)
         return self.weight_quantizer(weight) if ahead is None else ahead
+
+    def _ahead(self, source: nn.Module) -> torch.Tensor | None:
+        """Return the weight that was rounded together with others'."""
+        if torch.compiler.is_compiling() or self.together is None:
+            return None
+        return self.together.take(self, source)
 
     def row_weight(self) -> RowWeight | None:
         """Return the weight as it can be rounded together with others, now; `None` where it cannot."""
@@ -311,14 +317,14 @@ class QuantizedConv(QuantizedLayer):
     def _train(self, value: torch.Tensor) -> torch.Tensor:
         """Convolve with the weights export will have, then normalize by the batch's own statistics."""
         bn: Any = self._modules["bn"]
-        source = self.source
+        source: Any = self._modules["conv"]
         # The rounded weight is divided back, not the result: the same sum, on a far smaller tensor.
-        ahead = None if self.together is None else self.together.take(self, source)
+        ahead = self._ahead(source)
         if ahead is not None:
             ready: torch.Tensor = bn(self._run(value, ahead, _parameter(source, "bias")))
             return ready
         quantizer, weight = self.weight_quantizer, source.weight
-        if quantizer is not None and quantizer.by_row:
+        if quantizer is not None and quantizer.is_by_row():
             weight = quantizer(weight, Norm(bn.weight, bn.running_var, bn.eps))
         elif quantizer is not None:
             # A channel that batch norm multiplies with zero cannot be divided back; it stays zero whatever its weights.
@@ -329,8 +335,8 @@ class QuantizedConv(QuantizedLayer):
 
     def run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Run the convolution with other weights."""
-        conv = self.source
-        if not self.transposed:
+        conv: Any = self._modules["conv"]
+        if not isinstance(conv, _TRANSPOSED):
             result: torch.Tensor = conv._conv_forward(value, weight, bias)
             return result
         call = {3: functional.conv_transpose1d, 4: functional.conv_transpose2d, 5: functional.conv_transpose3d}

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from embedl_deploy.nn import kernels
-from embedl_deploy.nn.number import FormatState, NumberFormat, Precision, quantized_codes
+from embedl_deploy.nn.number import FormatState, NumberFormat, PlainFormat, Precision, quantized_codes
 from embedl_deploy.nn.rounding import (
     SMALLEST_SCALE,
     Norm,
@@ -23,6 +23,8 @@ from embedl_deploy.nn.rounding import (
     fake_quantize_after,
     fake_quantize_rows,
     peak_scale,
+    traced_rows,
+    traced_values,
     usable,
 )
 
@@ -56,9 +58,16 @@ class Quantizer(nn.Module):
 
     Attributes:
         calibrated: The scale was found from data.
+        rounds: Whether `mode` is to quantize; with `low`, `high` and `is_fp8`, the format's, in plain numbers for
+            compilers. Before every call of a compiled model they check everything that was read of it: objects that
+            modules share and properties cost them most, and keep them from their shortcut for plain modules.
     """
 
     scale: torch.Tensor
+    rounds: bool
+    low: float
+    high: float
+    is_fp8: bool
 
     def __init__(self, form: NumberFormat) -> None:
         super().__init__()
@@ -66,6 +75,18 @@ class Quantizer(nn.Module):
         self.calibrated = False
         self.mode = Mode.FLOAT
         self.register_buffer("scale", torch.ones(()))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Note what compilers read of a mode or a number format."""
+        super().__setattr__(name, value)
+        if name == "mode":
+            self.__dict__["rounds"] = value is not Mode.FLOAT
+        elif name == "form":
+            self.__dict__.update(low=value.low, high=value.high, is_fp8=value.is_fp8)
+
+    def plain_form(self) -> PlainFormat:
+        """Return the number format as compilers read it."""
+        return PlainFormat(self.low, self.high, self.is_fp8)
 
     @property
     def learned(self) -> bool:
@@ -147,6 +168,10 @@ class QuantStub(Quantizer):
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         """Pass on, watch or quantize."""
+        if torch.compiler.is_compiling() and self.observer is None:
+            if not self.rounds or not value.is_floating_point():
+                return value
+            return traced_values(value, self.scale, self.zero_point, self.plain_form())
         if self.observer is not None and getattr(value, _SEEN_BY, None) is not self:
             self.observer(self, value)
         if self.mode is Mode.FLOAT or not value.is_floating_point() or getattr(value, _ROUNDED_BY, None) is self:
@@ -162,14 +187,14 @@ class QuantStub(Quantizer):
     ) -> torch.Tensor | None:
         """Add, activate and quantize in one step, for the layer that alone is read here; then pass the result on.
 
-        `None` where that is more than one step: in eval mode, for a learned scale, another activation, under a compiler
-        (which makes one step of them by itself), and where somebody's hook wants to see the value in between.
+        `None` where that is more than one step: in eval mode, for a learned scale, another activation, and where
+        somebody's hook wants to see the value in between.
         """
         scale = self._buffers.get("scale")
         if scale is None or not self.training or self.mode is Mode.FLOAT or not value.requires_grad:
             return None
         top = None if act is None else _TOPS.get(type(act), 0.0)
-        if top == 0.0 or (act is not None and act._forward_hooks) or torch.compiler.is_compiling():
+        if top == 0.0 or (act is not None and act._forward_hooks):
             return None
         if other is not None and (other.shape != value.shape or other.dtype != value.dtype):
             return None
@@ -339,20 +364,21 @@ class WeightQuantizer(Quantizer):
             return scale
         return scale.reshape([-1 if dim == self.axis else 1 for dim in range(weight.ndim)])
 
-    @property
-    def by_row(self) -> bool:
-        """Whether dimension 0 of the weight has a scale for every element."""
+    def is_by_row(self) -> bool:
+        """Say whether dimension 0 of the weight has a scale for every element."""
         return self.axis == 0 and not self.block and self.ratio.ndim == 1
 
     def forward(self, weight: torch.Tensor, norm: Norm | None = None) -> torch.Tensor:
         """Quantize and dequantize, or pass on; `norm` is folded in before and divided out after, by row alone."""
-        if self.mode is Mode.FLOAT:
+        if not self.rounds:
             return weight
         if self.training:
             self.unfit()
         scale = self.scale
         follows = self.training and self.follows and not isinstance(scale, nn.Parameter)
-        if self.by_row and self.fitted is None:
+        if self.is_by_row() and self.fitted is None:
+            if torch.compiler.is_compiling():
+                return self._traced(weight, norm, follows)
             if not follows:
                 return fake_quantize_rows(weight, norm, scale, self.ratio, self.form)
             if scale.shape != weight.shape[:1] or scale.device != weight.device:
@@ -364,6 +390,12 @@ class WeightQuantizer(Quantizer):
             self._set_scale(scale)
             return self._by(scale, weight)
         return self.rounded(weight)
+
+    def _traced(self, weight: torch.Tensor, norm: Norm | None, follows: bool) -> torch.Tensor:
+        rounded, used = traced_rows(weight, norm, None if follows else self.scale, self.ratio, self.plain_form())
+        if follows:
+            self._set_scale(used)
+        return rounded
 
     def row_weight(self, weight: torch.Tensor, norm: Norm | None) -> RowWeight | None:
         """Return what can be rounded together with other weights; `None` where `forward` does more than that."""

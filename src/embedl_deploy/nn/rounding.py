@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from embedl_deploy.nn.number import NumberFormat, Precision, quantized_codes
+from embedl_deploy.nn.number import NumberFormat, PlainFormat, Precision, quantized_codes
 
 SMALLEST_SCALE = 2.0**-100
 _MOST_ELEMENTS = 2**31
@@ -187,7 +187,7 @@ def _inside_gradients(grad: torch.Tensor, inside: torch.Tensor, _stride: tuple[i
     return grad * inside
 
 
-def damping(elements: int, scales: int, form: NumberFormat) -> float:
+def damping(elements: int, scales: int, form: NumberFormat | PlainFormat) -> float:
     """Return what the gradient of a scale is multiplied with.
 
     Without it a scale, which every element pulls at, moves far faster than the weights.
@@ -230,7 +230,7 @@ def _signed(total: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return torch.where(scale.abs() >= SMALLEST_SCALE, total * scale.sign(), 0.0).to(scale.dtype)
 
 
-def peak_scale(peak: torch.Tensor, ratio: torch.Tensor, form: NumberFormat) -> torch.Tensor:
+def peak_scale(peak: torch.Tensor, ratio: torch.Tensor, form: NumberFormat | PlainFormat) -> torch.Tensor:
     """Scale so that a part of the peak meets the largest code; a channel of zeros gets the scale 1."""
     # By a tensor: on a GPU torch divides by a plain number with a product, and the last bit is another than here.
     scale = peak * ratio / torch.full((), form.high, dtype=peak.dtype, device=peak.device)
@@ -512,31 +512,49 @@ class _Together(torch.autograd.Function):
         return None, None, None, *of_weights, *of_gammas
 
 
-def _traced(value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat) -> torch.Tensor:
+def traced_values(
+    value: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, form: NumberFormat | PlainFormat
+) -> torch.Tensor:
     """Return the reference's values and gradients in operators alone, which every compiler differentiates alike.
 
-    Clipping passes the gradients of what is inside; rounding is added as a constant, which is exact: the difference of
-    a number and its rounding has no more digits than the number.
+    What is inside the range is asked here, with one comparison, and not by the gradient of a clamp: a compiler that
+    lays out values for convolutions forgets a mask that only the backward pass asks for, and stores it across.
     """
     wide = _wide(value)
     used, point = usable(scale).to(wide.dtype), zero_point.to(wide.dtype)
-    if scale.requires_grad:
+    learned = scale.requires_grad and torch.is_grad_enabled()
+    if learned:
         slow = used * damping(value.numel(), scale.numel(), form)
         used = slow + (used - slow).detach()
-    clipped = torch.clamp(wide / used, form.low - point, form.high - point)
-    whole = clipped.to(torch.float8_e4m3fn).to(wide.dtype) if form.precision is Precision.FP8 else clipped.round()
-    return ((clipped + (whole - clipped).detach()) * used).to(value.dtype)
+    ratio = wide / used
+    bound = torch.clamp(ratio.detach(), form.low - point, form.high - point)
+    whole = bound.to(torch.float8_e4m3fn).to(wide.dtype) if form.is_fp8 else bound.round()
+    inside = ratio.detach() == bound
+    if learned:
+        # Exact: the difference of a number and its rounding has no more digits than the number.
+        clipped = torch.where(inside, ratio, bound)
+        return ((clipped + (whole - clipped).detach()) * used).to(value.dtype)
+    rounded = whole * used.detach()
+    if torch.is_grad_enabled() and value.requires_grad:
+        passed = torch.where(inside, wide, 0.0)
+        rounded = rounded + (passed - passed.detach())
+    return rounded.to(value.dtype)
 
 
-def _traced_rows(
-    weight: torch.Tensor, norm: Norm | None, scale: torch.Tensor | None, ratio: torch.Tensor, form: NumberFormat
+def traced_rows(
+    weight: torch.Tensor,
+    norm: Norm | None,
+    scale: torch.Tensor | None,
+    ratio: torch.Tensor,
+    form: NumberFormat | PlainFormat,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `fake_quantize_rows` gives, likewise in operators alone, and the scales that were used."""
     value, factor = _wide(weight), None
     if norm is not None:
         factor = _by_row(norm_factor(norm.gamma, 1 / torch.sqrt(norm.variance + norm.epsilon)), weight)
         value = value * factor
     used = peak_scale(value.detach().abs().flatten(1).amax(1), ratio, form) if scale is None else scale
-    rounded = _traced(value, _by_row(used, weight), torch.zeros((), device=weight.device), form)
+    rounded = traced_values(value, _by_row(used, weight), torch.zeros((), device=weight.device), form)
     return (rounded if factor is None else rounded / factor).to(weight.dtype), used.detach()
 
 
@@ -556,7 +574,7 @@ def fake_quantize(
     if not ((value.requires_grad or learned) and torch.is_grad_enabled()):
         return by.values(value, scale, zero_point, form)
     if torch.compiler.is_compiling():
-        return _traced(value, scale, zero_point, form)
+        return traced_values(value, scale, zero_point, form)
     # Where who made the value keeps it for its own backward pass, as a softmax does, keeping it here too is free.
     if not (learned or hasattr(value.grad_fn, "_saved_result")):
         masked: torch.Tensor = _masked(value, None, scale, zero_point, form, by, None)
@@ -614,11 +632,6 @@ def fake_quantize_rows(
         or (gamma is not None and gamma.requires_grad)
         or (scale is not None and scale.requires_grad)
     ):
-        if torch.compiler.is_compiling():
-            rounded, used = _traced_rows(weight, norm, scale, ratio, form)
-            if copy is not None:
-                copy.copy_(used)
-            return rounded
         found: torch.Tensor = _Rows.apply(weight, gamma, scale, norm, ratio, form, copy, by)  # type: ignore[no-untyped-call]
         return found
     return by.rows(weight, norm, scale, ratio, form, copy)[0]
@@ -635,11 +648,11 @@ def fake_quantize_together(parts: Sequence[RowWeight], token: Token) -> tuple[to
 
 
 def can_round_ahead() -> bool:
-    """Say whether weights may be rounded before they are asked for: not for a compiler, nor under others' hooks.
+    """Say whether weights may be rounded before they are asked for: not under others' hooks.
 
     Checkpointing runs a part of the model again and must find it keeping the same.
     """
-    return torch.is_grad_enabled() and not torch.compiler.is_compiling() and not _has_hooks()
+    return torch.is_grad_enabled() and not _has_hooks()
 
 
 def kept_unrounded(*values: torch.Tensor) -> AbstractContextManager[object] | None:
@@ -648,8 +661,10 @@ def kept_unrounded(*values: torch.Tensor) -> AbstractContextManager[object] | No
     The unrounded value is kept anyway, by its own rounding and by who made it: without this, training would need one
     more copy of it. `None` where there is no such value, or where others have such hooks in place (checkpointing).
     """
+    if torch.compiler.is_compiling():
+        return None
     known = {value.data_ptr(): value for value in values if hasattr(value, _SOURCE)}
-    if not known or torch.compiler.is_compiling() or not torch.is_grad_enabled() or _has_hooks():
+    if not known or not torch.is_grad_enabled() or _has_hooks():
         return None
     # No reference to the rounded value itself: it is what should go.
     sources = {at: (value.numel(), value.dtype, getattr(value, _SOURCE)) for at, value in known.items()}

@@ -20,14 +20,14 @@ from embedl_deploy.nn.number import NumberFormat, Precision
 from embedl_deploy.nn.rounding import (
     REFERENCE,
     Norm,
-    _traced,
-    _traced_rows,
     fake_quantize,
     fake_quantize_after,
     fake_quantize_rows,
     implementation_for,
     implementations,
     kept_unrounded,
+    traced_rows,
+    traced_values,
 )
 
 INT8 = NumberFormat(Precision.INT8, signed=True)
@@ -88,7 +88,7 @@ def test_what_compilers_see_is_the_reference(signed: bool) -> None:
     form = NumberFormat(Precision.INT8, signed=signed)
     point = ZERO if signed else torch.tensor(97.0)
     found = []
-    for rounding in (fake_quantize, _traced):
+    for rounding in (fake_quantize, traced_values):
         torch.manual_seed(1)
         value, scale = torch.randn(500, requires_grad=True), torch.tensor(-0.013, requires_grad=True)
         rounded = rounding(value, scale, point, form)
@@ -107,7 +107,7 @@ def test_what_compilers_see_of_rows_is_the_reference() -> None:
         weight, gamma = torch.randn(6, 4, 3, 3, requires_grad=True), torch.randn(6, requires_grad=True)
         norm, ratio, used = Norm(gamma, torch.rand(6), 1e-5), torch.full((6,), 0.8), torch.empty(6)
         if traced:
-            rounded, used = _traced_rows(weight, norm, None, ratio, INT8)
+            rounded, used = traced_rows(weight, norm, None, ratio, INT8)
         else:
             rounded = fake_quantize_rows(weight, norm, None, ratio, INT8, used)
         torch.autograd.backward(rounded, torch.randn(6, 4, 3, 3))

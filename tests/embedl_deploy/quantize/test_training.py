@@ -1,6 +1,7 @@
 """Training with pairs in place: what is trained is what is exported."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from embedl_deploy import transform
 from embedl_deploy.backend import Backend
 from embedl_deploy.errors import QuantizationError
 from embedl_deploy.nn import QuantizableModule, QuantizedConv, QuantizedLayer, QuantStub, WeightQuantizer
+from embedl_deploy.nn.quantizers import Mode
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import (
     Precision,
@@ -210,6 +212,33 @@ def test_torch_compile() -> None:
     moved = [(one, two) for one, two in gradients if max(one.norm(), two.norm()) > noise]
     assert len(moved) == len(pairs) - 1
     assert all(ratio_db(one, two) > 30 for one, two in moved)
+
+
+def test_a_compiled_step_is_checked_for_plain_facts() -> None:
+    """Before a step compilers check all that was read of the model: of ours, no shared objects and no properties."""
+    small = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1)).eval()
+    value = torch.randn(4, 3, 8, 8)
+    fused = transform(small, (value,), ONNXRUNTIME).model
+    model = quantize(fused, (value,), None, [value], backend=ONNXRUNTIME).train()
+    seen: list[tuple[str, str]] = []
+
+    def keep_all(entries: Any) -> list[bool]:
+        seen.extend((entry.guard_type, entry.orig_guard.name) for entry in entries)
+        return [True] * len(entries)
+
+    torch._dynamo.reset()
+    options = {"guard_filter_fn": keep_all}
+    compiled = torch.compile(model, backend="eager", fullgraph=True, options=options)
+    compiled(value).sum().backward()
+    of_model = [(kind, name) for kind, name in seen if "L['self']" in name]
+    assert len(of_model) > 50
+    assert [name for kind, name in of_model if kind == "DUPLICATE_INPUT" or "fget" in name] == []
+    # A fact that changes is seen: the stub is off, and the step is compiled again.
+    before = compiled(value)
+    for stub in model.modules():
+        if isinstance(stub, QuantStub):
+            stub.mode = Mode.FLOAT
+    assert not torch.equal(before, compiled(value))
 
 
 def test_plain_models_are_refused() -> None:
