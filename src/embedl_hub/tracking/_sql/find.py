@@ -21,7 +21,7 @@ from embedl_hub.errors import ConfigError, quoted_list
 from embedl_hub.tracking import _filter
 from embedl_hub.tracking._filter import Compare, Condition, Field, Joined, Literal, Not, missing
 from embedl_hub.tracking._journal import LATEST_MS, now_ms
-from embedl_hub.tracking._models import LoggedMetric, LoggedParam, Run, RunStatus, RunType
+from embedl_hub.tracking._models import LoggedMetric, LoggedParam, Run, RunStatus, RunType, Value
 from embedl_hub.tracking._sql.migrations import LONGEST_INDEXED
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LARGEST_PAGE = 500
 # A condition that so few runs meet is the place to start from.
 _RARE = 5000
-_VARIABLES = 500
+_VARIABLES = LARGEST_PAGE + 1  # a page, and the run that says that there are more
 RUN_COLUMNS = (
     "run.key, run.id, project.name, run.type, run.name, run.status, run.started_ms, run.ended_ms, "
     "run.parent_id, run.component, run.provider, run.device, run.error, run.traceback, run.archived"
@@ -272,7 +272,7 @@ class Finder:
         for keys, marks in in_groups([row[0] for row in rows]):
             statement = f"SELECT run, name, value FROM param WHERE run IN ({marks}){only_params.text}"  # noqa: S608 - question marks
             for key, name, value in ask(statement, (*keys, *only_params.values)):
-                found[key][name] = LoggedParam(name, json.loads(value))
+                found[key][name] = LoggedParam(name, _value_of(value))
             statement = f"""SELECT run, name, value, step, time_ms FROM metric
                 WHERE run IN ({marks}) AND latest = 1{only_metrics.text}"""  # noqa: S608 - question marks
             for key, name, value, step, time_ms in ask(statement, (*keys, *only_metrics.values)):
@@ -387,6 +387,20 @@ class Finder:
             f"{of} is a moment such as '2026-11-15', '2026-11-15T08:30' or, so long ago, '7d', '12h', '30m'; "
             f"not {value!r}."
         )
+
+
+_scan: Callable[[str, int], tuple[Value, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+def _value_of(text: str) -> Value:
+    """Return what JSON says; what we wrote has no space around it, whose search takes longer than the rest."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        end, value = -1, None
+    if end != len(text):
+        value = json.loads(text)
+    return value
 
 
 def run_of(row: tuple[object, ...], **values: object) -> Run:

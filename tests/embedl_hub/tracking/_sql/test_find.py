@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sqlite3
@@ -348,3 +349,16 @@ def test_runs_of_a_tag_come_all_at_once(full: Store) -> None:
     assert [run.name for run in full.for_projects(["odd"]).tagged("stage", ["ci"])] == ["r1", "r3", "r5", "r7", "r9"]
     assert full.tagged("stage", []) == []
     full.check()
+
+
+@pytest.mark.parametrize("text", ["1", '"x"', '{"a": [1.5, null, NaN]}', "-Infinity", " 7 ", "[1,\n2]  ", '""', "true"])
+def test_values_are_what_json_says(text: str) -> None:
+    """Read by the scanner alone where nothing stands around them, and by the whole decoder elsewhere."""
+    assert repr(_find._value_of(text)) == repr(json.loads(text))
+
+
+@pytest.mark.parametrize("text", ["", " ", "1 2", "{", "x", '"'])
+def test_values_that_are_no_json_are_refused(text: str) -> None:
+    """As json.loads does."""
+    with pytest.raises(ValueError, match=r"Expecting|Extra|Unterminated"):
+        _find._value_of(text)
