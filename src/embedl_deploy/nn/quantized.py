@@ -20,6 +20,7 @@ from embedl_deploy.nn.rounding import (
     Token,
     can_round_ahead,
     fake_quantize_together,
+    inverse_deviation,
     kept_unrounded,
     norm_factor,
 )
@@ -121,14 +122,14 @@ class QuantizedLayer(nn.Module):
     def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
         if self.weight_quantizer is None:
             return weight
-        ahead = self._ahead(self.source)
+        ahead = self._ahead()
         return self.weight_quantizer(weight) if ahead is None else ahead
 
-    def _ahead(self, source: nn.Module) -> torch.Tensor | None:
+    def _ahead(self) -> torch.Tensor | None:
         """Return the weight that was rounded together with others'."""
         if torch.compiler.is_compiling() or self.together is None:
             return None
-        return self.together.take(self, source)
+        return self.together.take(self, self.source)
 
     def row_weight(self) -> RowWeight | None:
         """Return the weight as it can be rounded together with others, now; `None` where it cannot."""
@@ -255,8 +256,9 @@ class QuantizedConv(QuantizedLayer):
         return super()._result(value)
 
     def _fold(self) -> Folded:
-        conv, bn = self.source, self.bias_holder
-        if self.bn is None:
+        parts: Any = self._modules
+        conv, bn = parts["conv"], parts.get("bn")
+        if bn is None:
             return conv.weight, conv.bias
         factor = self._factor()
         mean = bn.running_mean if conv.bias is None else bn.running_mean - conv.bias
@@ -280,7 +282,7 @@ class QuantizedConv(QuantizedLayer):
     def _factor(self) -> torch.Tensor:
         """Return what batch norm multiplies every channel with, by its running statistics."""
         bn: Any = self.bn
-        factor = 1 / torch.sqrt(bn.running_var + bn.eps)
+        factor = inverse_deviation(bn.running_var, bn.eps)
         return factor if bn.weight is None else factor * bn.weight
 
     @property
@@ -319,7 +321,7 @@ class QuantizedConv(QuantizedLayer):
         bn: Any = self._modules["bn"]
         source: Any = self._modules["conv"]
         # The rounded weight is divided back, not the result: the same sum, on a far smaller tensor.
-        ahead = self._ahead(source)
+        ahead = self._ahead()
         if ahead is not None:
             ready: torch.Tensor = bn(self._run(value, ahead, _parameter(source, "bias")))
             return ready
@@ -336,7 +338,8 @@ class QuantizedConv(QuantizedLayer):
     def run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Run the convolution with other weights."""
         conv: Any = self._modules["conv"]
-        if not isinstance(conv, _TRANSPOSED):
+        is_transposed = isinstance(conv, _TRANSPOSED)
+        if not is_transposed:
             result: torch.Tensor = conv._conv_forward(value, weight, bias)
             return result
         call = {3: functional.conv_transpose1d, 4: functional.conv_transpose2d, 5: functional.conv_transpose3d}
@@ -381,7 +384,7 @@ def hold_folded(layers: Iterable[QuantizedLayer]) -> None:
 def _hold_alike(convs: list[QuantizedConv]) -> None:
     norms, sources = [conv.bias_holder for conv in convs], [conv.source for conv in convs]
 
-    factor = 1 / torch.sqrt(torch.cat([norm.running_var for norm in norms]) + norms[0].eps)
+    factor = inverse_deviation(torch.cat([norm.running_var for norm in norms]), norms[0].eps)
     if norms[0].weight is not None:
         factor = factor * torch.cat([norm.weight for norm in norms])
     mean = torch.cat([norm.running_mean for norm in norms])
@@ -414,6 +417,10 @@ class QuantizedLinear(QuantizedLayer):
     def source(self) -> Any:
         """The fully connected layer."""
         return self.linear
+
+    def _fold(self) -> Folded:
+        linear: Any = self._modules["linear"]
+        return linear.weight, linear.bias
 
     def run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Multiply with other weights and add the bias."""

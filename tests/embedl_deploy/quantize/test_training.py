@@ -216,7 +216,9 @@ def test_torch_compile() -> None:
 
 def test_a_compiled_step_is_checked_for_plain_facts() -> None:
     """Before a step compilers check all that was read of the model: of ours, no shared objects and no properties."""
-    small = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1)).eval()
+    small = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 1), nn.Flatten(1), nn.Linear(288, 5)
+    ).eval()
     value = torch.randn(4, 3, 8, 8)
     fused = transform(small, (value,), ONNXRUNTIME).model
     model = quantize(fused, (value,), None, [value], backend=ONNXRUNTIME).train()
@@ -227,7 +229,7 @@ def test_a_compiled_step_is_checked_for_plain_facts() -> None:
         return [True] * len(entries)
 
     torch._dynamo.reset()
-    options = {"guard_filter_fn": keep_all}
+    options: dict[str, Any] = {"guard_filter_fn": keep_all}
     compiled = torch.compile(model, backend="eager", fullgraph=True, options=options)
     compiled(value).sum().backward()
     of_model = [(kind, name) for kind, name in seen if "L['self']" in name]
