@@ -64,6 +64,7 @@ class Quantizer(nn.Module):
     """
 
     scale: torch.Tensor
+    mode: Mode
     rounds: bool
     low: float
     high: float
@@ -78,11 +79,16 @@ class Quantizer(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Note what compilers read of a mode or a number format."""
-        super().__setattr__(name, value)
         if name == "mode":
-            self.__dict__["rounds"] = value is not Mode.FLOAT
-        elif name == "form":
+            self.switch(value)
+            return
+        super().__setattr__(name, value)
+        if name == "form":
             self.__dict__.update(low=value.low, high=value.high, is_fp8=value.is_fp8)
+
+    def switch(self, mode: Mode) -> None:
+        """Set the mode, past `nn.Module.__setattr__`: calibration switches all of a network for every batch."""
+        self.__dict__.update(mode=mode, rounds=mode is not Mode.FLOAT)
 
     def plain_form(self) -> PlainFormat:
         """Return the number format as compilers read it."""

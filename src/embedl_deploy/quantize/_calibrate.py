@@ -153,11 +153,11 @@ def _floating(parts: Iterable[nn.Module]) -> Iterator[None]:
     try:
         # Past `nn.Module.__setattr__`, as in `evaluating_parts`.
         for part, _ in modes:
-            vars(part)["mode"] = Mode.FLOAT
+            part.switch(Mode.FLOAT)
         yield
     finally:
         for part, mode in modes:
-            vars(part)["mode"] = mode
+            part.switch(mode)
 
 
 class _Watch:
