@@ -340,12 +340,29 @@ def _gpu(result: dict[str, Any]) -> str:
     for (batch, net), row in _gpu_rows(result).items():
         passes = [_beside(row, "calibration", "forward", peer) for peer in ("", *peers)]
         steps = [_beside(row, "QAT step", "step", peer) for peer in ("", *peers)]
-        more = [f"{row[key]:.2f}" if key in row else "-" for key in ("in_a_row", "graphed", "compiled", "memory")]
+        more = [f"{row[key]:.2f}" if key in row else "-" for key in ("in_a_row", "graphed", "memory")]
         launched = " → ".join(f"{row['kernels'][title]['kernels']:,}" for title in ("step", "QAT step"))
         rows.append((_net(net), batch, *passes, *steps, *more, launched))
     kinds = [f"{what}, {peer}" if peer else what for what in ("calibration", "QAT step") for peer in ("", *peers)]
-    rest = ("steps in a row", "as CUDA graphs", "compiled", "memory", "kernels of a step, plain → quantized")
+    rest = ("steps in a row", "as CUDA graphs", "memory", "kernels of a step, plain → quantized")
     return table(("network", "batch", *kinds, *rest), rows) + _missed(result)
+
+
+def _compiled(result: dict[str, Any]) -> str:
+    """Draw both steps of every network in both modes of the compiler."""
+    rows = []
+    for net, row in result["data"]["nets"].items():
+        cells = [_compiled_cell(row[kind]) for kind in ("compiled", "reduced")]
+        memory, launched = row["compiled"]["memory_mib"], row["compiled"]["kernels"]
+        kernels = " → ".join(f"{launched[title]['kernels']:,}" for title in ("step", "QAT step"))
+        rows.append((_net(net), *cells, f"{memory['QAT step'] / memory['step']:.2f}", kernels))
+    modes = ("default mode", 'mode "reduce-overhead"')
+    return table(("network", *modes, "memory", "kernels of a step, plain → quantized"), rows) + _missed(result)
+
+
+def _compiled_cell(found: dict[str, Any]) -> str:
+    both = found["median_ms"]
+    return f"{found['ratio']:.2f} ({both['QAT step']:.1f} : {both['step']:.1f} ms)"
 
 
 def _gpu_rows(result: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -417,8 +434,9 @@ def _plain(cell: str) -> str:
 LITERT = ("litert dialect", "ai-edge-quantizer")
 _MAKERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "int8": _int8, "litert": _litert, "runtime_accuracy": _runtime_accuracy, "families": _families,
-    "families-all": _families_all, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "coverage-all": _coverage,
-    "faults-all": _faults, "calibration-all": _calibration, "models-all": _models, "loadgen-all": _bounds,
+    "families-all": _families_all, "accuracy": _accuracy, "ptq": _ptq, "gpu": _gpu, "compiled": _compiled,
+    "coverage-all": _coverage, "faults-all": _faults, "calibration-all": _calibration, "models-all": _models,
+    "loadgen-all": _bounds,
 }  # fmt: skip
 
 

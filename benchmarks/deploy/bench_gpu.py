@@ -2,13 +2,13 @@
 
 Everything that is compared runs in turns, each time between two CUDA events; the median of the turns counts.
 "calibration" is the statistics of every tensor over four batches, against four passes of the transformed network.
-"training" is one step of SGD on the quantized network against one on the network as it was written, both eager, then
-both under `torch.compile`; the device is waited for before and after each step. "Steps in a row" are eight of them, as
-a training loop has them: nobody waits, and the host runs ahead. Memory is the peak of a step beyond what was there
-before the model. ModelOpt and torchao run on the same network and batch in the same turns where they can be imported;
-what does not run is said.
+"training" is one step of SGD on the quantized network against one on the network as it was written; the device is
+waited for before and after each step. "Steps in a row" are eight of them, as a training loop has them: nobody waits,
+and the host runs ahead. Memory is the peak of a step beyond what was there before the model. ModelOpt and torchao run
+on the same network and batch in the same turns where they can be imported; what does not run is said. Steps under
+`torch.compile` are measured by bench_compiled.py.
 
-    python benchmarks/deploy/bench_gpu.py [--device cuda] [--only NET ...] [--batch 64] [--rounds 10] [--json FILE]
+    python benchmarks/deploy/bench_gpu.py [--device cuda] [--only NET ...] [--batch 64] [--rounds 20] [--json FILE]
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from embedl_deploy.quantize import collect, quantize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FOUR = ["resnet50", "mobilenet_v2", "vit_6x384", "unet"]
 BATCHES = 4
 IN_A_ROW = 8
-LIMITS = {"calibration": 1.3, "training": 1.35, "compiled": 1.2, "memory": 1.3}
+LIMITS = {"calibration": 1.3, "training": 1.35, "memory": 1.3}
 
 
 def stepper(model: nn.Module, batch: torch.Tensor) -> Callable[[], None]:
@@ -181,18 +182,6 @@ def measure(name: str, device: str, batch: int, options: argparse.Namespace) -> 
     return summary(row)
 
 
-def measure_compiled(row: dict[str, Any], name: str, device: str, batch: int, rounds: int) -> None:
-    """Add what compiled steps take to the row of a network."""
-    pictures = nets.pictures(batch, nets.SIZES[name])
-    _, quantized = as_quantized(name, pictures, device)
-    row |= compiled(network(name).to(device), quantized, pictures.to(device), device, rounds)
-    summary(row)
-    told = {title: round(statistics.median(taken), 2) for title, taken in row["compiled_ms"].items()}
-    print(f"compiled {name}: {row['compiled']:.2f}, ms {told}, kernels {row['compiled_kernels']}", flush=True)
-    print(f"    in {row['compile_seconds']:.0f} s, MiB {row['compiled_memory_mib']}", flush=True)
-    print(f"    gradients agree by {row['compiled_gradients_db']} dB", flush=True)
-
-
 def graphed(model: nn.Module, value: torch.Tensor) -> nn.Module:
     """Return a copy whose passes are captured in CUDA graphs: what remains of the host's work is a launch each way."""
     made: Any = torch.cuda.make_graphed_callables(copy.deepcopy(model).train(), (value,))
@@ -246,45 +235,6 @@ def host_time(work: Callable[[], Any], device: str) -> float | None:
     return taken
 
 
-def gradients(model: nn.Module, run: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor) -> torch.Tensor:
-    """Return the gradients of all parameters for one batch."""
-    out = run(value)
-    torch.manual_seed(0)
-    (out * torch.randn(out.shape).to(out)).sum().backward()  # type: ignore[no-untyped-call]
-    missing = [name for name, part in model.named_parameters() if part.grad is None]
-    if missing:
-        raise RuntimeError(f"no gradient for {missing[:3]}")
-    return torch.cat([part.grad.flatten().double() for part in model.parameters() if part.grad is not None])
-
-
-def agreement(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Return how close gradients are, in decibels: a compiled step that left work out would be fast."""
-    return float(10 * torch.log10(one.square().sum() / (one - other).square().sum().clamp(min=1e-30)))
-
-
-def compiled(plain: nn.Module, quantized: nn.Module, value: torch.Tensor, device: str, rounds: int) -> dict[str, Any]:
-    """Measure both steps under `torch.compile`, and count graph breaks."""
-    torch.compiler.reset()
-    start = time.monotonic()
-    pair = {"compiled step": copy.deepcopy(plain).train(), "compiled QAT step": copy.deepcopy(quantized).train()}
-    works, agree = {}, {}
-    for title, model in pair.items():
-        twin = copy.deepcopy(model)
-        expected = gradients(twin, twin, value)
-        # Without graph breaks, or not at all.
-        run: Any = torch.compile(model, fullgraph=True)
-        agree[title] = agreement(expected, gradients(model, run, value))
-        model.zero_grad()
-        works[title] = stepper(run, value)
-    seconds = time.monotonic() - start
-    memory = {title: peak_memory(lambda work=work: work, device) for title, work in works.items()}  # type: ignore[misc]
-    counted = {title: kernels(work, device) for title, work in works.items()}
-    return {
-        "compiled_ms": in_turns(works, rounds, device), "compiled_kernels": counted, "compile_seconds": seconds,
-        "compiled_memory_mib": memory, "compiled_gradients_db": agree,
-    }  # fmt: skip
-
-
 def summary(row: dict[str, Any]) -> dict[str, Any]:
     """Add medians and ratios."""
     middle = {title: statistics.median(taken) for title, taken in row["ms"].items()}
@@ -296,9 +246,6 @@ def summary(row: dict[str, Any]) -> dict[str, Any]:
         row["graphed"] = middle["graphed QAT step"] / middle["graphed step"]
     if row["memory_mib"]["step"]:
         row["memory"] = row["memory_mib"]["QAT step"] / row["memory_mib"]["step"]
-    if "compiled_ms" in row:
-        one, other = (statistics.median(taken) for taken in row["compiled_ms"].values())
-        row["compiled"] = other / one
     row["median_ms"], row["median_in_a_row_ms"] = middle, row_of
     return row
 
@@ -306,28 +253,20 @@ def summary(row: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Print the table."""
     parser = report.parser(__doc__)
-    names = [*nets.TIMED, *nets.TOYS]
-    four = ["resnet50", "mobilenet_v2", "vit_6x384", "unet"]
-    parser.add_argument("--only", nargs="+", choices=names, default=four)
-    fast_first = ["vit_6x384", "mobilenet_v2", "unet", "resnet50"]
-    parser.add_argument(
-        "--compiled", nargs="*", choices=names, default=fast_first, help="those under torch.compile too"
-    )
+    parser.add_argument("--only", nargs="+", choices=[*nets.TIMED, *nets.TOYS], default=FOUR)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--batch", type=int, nargs="+", default=[64])
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--without-peers", action="store_true")
-    parser.add_argument("--seconds", type=float, default=400, help="compile no further network after this time")
     parser.add_argument("--traces", type=Path, help="write the trace of one step of each kind there")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("torch sees no GPU here; --device cpu measures the processor.")
     session = report.Session("gpu", parser, options, gpu=options.device == "cuda")
-    started = time.monotonic()
     place = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
     data: dict[str, Any] = {"device": place, "batches": {}}
-    print("| batch | net | calibration | QAT step | in a row | graphed | compiled | memory | kernels of a step |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| batch | net | calibration | QAT step | in a row | graphed | memory | kernels of a step |")
+    print("|---|---|---|---|---|---|---|---|")
     for batch in options.batch:
         rows = data["batches"][str(batch)] = {}
         for name in options.only:
@@ -340,24 +279,13 @@ def main() -> None:
             print(f"    host {row['host_ms']}", file=sys.stderr)
             print(f"    kernels {row['kernels']}", file=sys.stderr)
             print(f"    memory {row['memory_mib']}", file=sys.stderr)
-    first = options.batch[0]
-    for name in options.compiled:
-        if name in options.only and time.monotonic() - started < options.seconds:
-            row = data["batches"][str(first)][name]
-            try:
-                measure_compiled(row, name, options.device, first, options.rounds)
-            except Exception as error:  # noqa: BLE001 - a compiler that fails is a result too
-                row["failed"]["compiled"] = f"{type(error).__name__}: {error}"[:300]
-                print(f"compiled {name}: {row['failed']['compiled']}", flush=True)
-            gc.collect()
     peers = {} if options.without_peers else {peer.name: qat_peers.version(peer) for peer in qat_peers.PEERS}
     session.finish(data, figures(data), packages=("torch", "triton"), facts={"device": place}, peers=peers)
 
 
 def _line(batch: int, name: str, row: dict[str, Any]) -> str:
     cells = [
-        f"{row[key]:.2f}" if key in row else ""
-        for key in ("calibration", "training", "in_a_row", "graphed", "compiled", "memory")
+        f"{row[key]:.2f}" if key in row else "" for key in ("calibration", "training", "in_a_row", "graphed", "memory")
     ]
     counts = [row["kernels"].get(title) for title in ("step", "QAT step")]
     launched = " / ".join("" if count is None else str(int(count["kernels"])) for count in counts)
@@ -391,11 +319,6 @@ def _figures_of(where: str, row: dict[str, Any], *, required: bool) -> list[Figu
                 "graphed",
                 declared(title, "ms", middle["graphed QAT step"], 0.15, "a plain step so", middle["graphed step"]),
             )
-        )
-    if "compiled_ms" in row:
-        one, other = (statistics.median(taken) for taken in row["compiled_ms"].values())
-        made.append(
-            ("compiled", declared(f"{where}: compiled training step", "ms", other, 0.15, "a compiled plain step", one))
         )
     if "memory" in row:
         both = row["memory_mib"]

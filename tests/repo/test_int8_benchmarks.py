@@ -92,6 +92,21 @@ def test_training_and_calibration_are_timed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_compiled_steps_are_timed_in_both_modes(tmp_path: Path) -> None:
+    """One round on the CPU, with the gradients of eager mode."""
+    told = tmp_path / "rows.json"
+    run(
+        "bench_compiled.py", tmp_path, "--only", "toy", "--device", "cpu", "--batch", "2", "--rounds", "1",
+        "--json", str(told),
+    )  # fmt: skip
+    row = json.loads(told.read_text())["data"]["nets"]["toy"]
+    assert set(row) == {"compiled", "reduced"}
+    for found in row.values():
+        assert found["ratio"] > 0
+        assert min(found["gradients_db"].values()) > 60
+
+
+@pytest.mark.slow
 def test_costs_are_counted(tmp_path: Path) -> None:
     """One pass for all methods against one, and memory at few and many pictures."""
     out = run(
