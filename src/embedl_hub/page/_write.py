@@ -86,7 +86,8 @@ async def _form(request: Request) -> dict[str, str]:
 def _carry_out(path: Mapping[str, str], form: Mapping[str, str], scope: Scope) -> str:
     run, what = scope.run(path["run_id"]), path["change"]
     if what == "archive":
-        scope.store.archive(run.id, archived=not run.archived)
+        # What is meant, not the opposite of what is: a browser may send a form a second time on its own.
+        scope.store.archive(run.id, archived=form.get("archived") != "no")
     elif what == "label":
         check_name("tag", form.get("name", ""))
         scope.store.label(run.id, form["name"], form.get("value", ""))

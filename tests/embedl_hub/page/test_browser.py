@@ -88,6 +88,21 @@ def test_every_page_opens_without_a_complaint(tab: Page, site: str, shown: Recor
     assert all(url.startswith(site) for url in asked)
 
 
+@pytest.mark.parametrize("name", ["fast", "train", "compile"])
+def test_nothing_moves_when_the_charts_come(tab: Page, shown: Recorded, name: str) -> None:
+    """A button that moves between the press and the release of the mouse is not clicked."""
+    top = "document.querySelector('.changes').getBoundingClientRect().top + scrollY"
+    with served(shown.store, read_only=False) as site:
+        tab.route("**/static/*.js", lambda route: route.fulfill(body="", content_type="text/javascript"))
+        tab.goto(f"{site}/runs/{shown.ids[name]}")
+        bare = tab.evaluate(top)
+        tab.unroute_all()
+        tab.reload()
+        tab.wait_for_load_state("networkidle")
+        assert tab.evaluate(top) == pytest.approx(bare, abs=4)  # pixels; a button has 30
+        leave(tab)
+
+
 def test_a_profile_shows_what_matters(tab: Page, site: str, shown: Recorded) -> None:
     """Headline numbers, verdict, charts; hovering tells a layer, a click leads to its row."""
     tab.goto(f"{site}/runs/{shown.ids['fast']}")

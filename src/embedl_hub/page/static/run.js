@@ -23,7 +23,7 @@ function layerChart() {
       marker: { color: data.layers.map(([, op]) => colorOf(op)) },
       hovertemplate: "%{customdata[0]}<br>%{y:.4~g} ms<br>%{customdata[1]} on %{customdata[2]}<extra></extra>",
     }],
-    layout: { height: 280, dragmode: dragging(), bargap: data.layers.length > 80 ? 0.1 : 0.25, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
+    layout: { height: 300, dragmode: dragging(), bargap: data.layers.length > 80 ? 0.1 : 0.25, yaxis: { title: { text: "ms" } }, xaxis: { tickformat: "d" } },
   };
 }
 
@@ -39,7 +39,7 @@ function groupChart(groups, valueOf, template) {
       marker: { color: shown.map((group) => opColors()(group.name)) },
       hovertemplate: template,
     }],
-    layout: { height: Math.max(120, 40 + 22 * shown.length), margin: { t: 4, r: 8, b: 30, l: 8 }, yaxis: { autorange: "reversed" } },
+    layout: { height: 40 + 22 * 4 * Math.ceil(shown.length / 4), margin: { t: 4, r: 8, b: 30, l: 8 }, yaxis: { autorange: "reversed" } },
   };
 }
 

@@ -40,7 +40,7 @@ function frontChart() {
   return {
     traces: [...targets.map(frontOf), ...targets.map(pointsOf)],
     layout: {
-      height: 380,
+      height: 400,
       dragmode: dragging(),
       showlegend: true,
       legend: { orientation: "h", y: -0.18 },
