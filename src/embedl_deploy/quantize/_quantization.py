@@ -307,6 +307,12 @@ def find_quantization(model: nn.Module) -> Quantization | None:
     return found if isinstance(found, Quantization) else None
 
 
+def before_compile(model: nn.Module) -> nn.Module:
+    """Return the model that `torch.compile` was given; another model as it is."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
 def quantization_of(model: nn.Module) -> Quantization:
     """Return how a model was quantized, and what came of it.
 
@@ -315,6 +321,11 @@ def quantization_of(model: nn.Module) -> Quantization:
     """
     found = find_quantization(model)
     if found is None:
+        if (inner := before_compile(model)) is not model and find_quantization(inner) is not None:
+            raise QuantizationError(
+                "this is the compiled form of a quantized model: call it to train, and give the model that "
+                "torch.compile was given here; both have the same weights."
+            )
         raise QuantizationError(
             f"this {type(model).__name__} has no quantize/dequantize pairs; "
             "call quantize(model, args, ...) or insert_qdq first."

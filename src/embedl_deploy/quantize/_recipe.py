@@ -18,7 +18,7 @@ from torch.nn import functional
 from embedl_deploy.errors import QuantizationError
 from embedl_deploy.nn import QuantizedConv
 from embedl_deploy.quantize._insert import layers_of
-from embedl_deploy.quantize._quantization import quantization_of
+from embedl_deploy.quantize._quantization import before_compile, quantization_of
 from embedl_deploy.quantize._training import freeze_batch_norm, learn_ranges
 
 
@@ -85,13 +85,14 @@ class QatSchedule:
         """Make scales learnable as the recipe says.
 
         Args:
-            model: A calibrated model.
+            model: A calibrated model, compiled or not.
             recipe: What to do when.
             steps: How many steps the whole training has.
 
         Raises:
             QuantizationError: The model has no pairs, or there is no step.
         """
+        model = before_compile(model)  # names in a compiled one are others
         quantization_of(model)
         if steps < 1:
             raise QuantizationError("there is no step to train; give the number of batches times the epochs.")
@@ -161,7 +162,7 @@ def train_quantized(
     """Train a calibrated model by a recipe, in place, and return the mean loss of every epoch; it ends in eval mode.
 
     Args:
-        model: What `quantize` or `calibrate` made.
+        model: What `quantize` or `calibrate` made, or `torch.compile` of it.
         batches: Gives the batches of an epoch, pairs of inputs and targets; as many each time.
         loss: Outputs and targets to a loss.
         recipe: What to do when.

@@ -53,7 +53,7 @@ class _LazyGroup(KindGroup):
         # Read, not imported: --help must not pay for every command.
         lines = {name: _first_line(path) for name, path in own_commands().items()}
         for name, entry in _foreign_commands().items():
-            lines.setdefault(name, f"From {entry.dist.name if entry.dist is not None else entry.value}.")
+            lines.setdefault(name, _foreign_line(entry))
         with formatter.section("Commands"):
             formatter.write_dl(sorted(lines.items()))
 
@@ -64,6 +64,22 @@ def _first_line(path: Path) -> str:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     words = text.partition("\n")[0].rpartition("``: ")[2]
     return words[:1].upper() + words[1:]
+
+
+def _foreign_line(entry: EntryPoint) -> str:
+    """Return what a command of another package says of itself, where its file is found without importing it."""
+    import importlib.util  # noqa: PLC0415 - only for the help
+
+    top, *rest = entry.module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+        if spec is not None and spec.origin is not None:
+            file = Path(spec.origin).parent.joinpath(*rest).with_suffix(".py") if rest else Path(spec.origin)
+            if line := _first_line(file):
+                return line
+    except (ImportError, OSError, SyntaxError, ValueError):
+        pass  # whose file cannot be read is told by its name alone
+    return f"From {entry.dist.name if entry.dist is not None else entry.value}."
 
 
 def _foreign_commands() -> dict[str, EntryPoint]:

@@ -358,6 +358,8 @@ class _Devices(dict[str, Device]):
 
         close = difflib.get_close_matches(str(name), self, 1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
+        if not self:
+            hint = " `embedl-hub device add` adds one for good, HubContext(devices=...) for a script."
         raise UnknownDeviceError(
             f"There is no device {name!r} on this context; its devices are: {quoted_list(self)}.{hint}"
         )

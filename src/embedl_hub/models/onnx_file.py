@@ -84,7 +84,9 @@ def read_graph(path: Path) -> onnx.ModelProto:
         with telling():
             _check_fields(model)
     except (DecodeError, ValueError, OSError) as error:
-        raise RefusedError(f"{file} is not an ONNX model: {error}.") from error
+        raise RefusedError(
+            f"{file} is not an ONNX model: {error}. Was it copied whole? Copy or export it again."
+        ) from error
     # A graph that was folded to constants has no node left, and outputs still.
     if not (model.graph.node or model.graph.output) or not model.opset_import:
         raise RefusedError(f"{file} is not an ONNX model: it holds no graph.")

@@ -1,6 +1,7 @@
 """Recipes for training: what moves when, under what torch offers for speed and memory."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,19 @@ def test_a_recipe_trains_and_freezes() -> None:
     assert losses[-1] < losses[0]
     assert not model.training
     assert all(part.batch_norm_frozen for part in model.modules() if isinstance(part, QuantizedConv))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_model_is_trained_and_the_one_inside_exported() -> None:
+    """The same losses as without the compiler; what wants the model itself says which one that is."""
+    model, value = calibrated()
+    twin, batches = copy.deepcopy(model), [(value, torch.arange(8) % 4)] * 2
+    compiled: Any = torch.compile(twin, backend="eager")
+    found = train_quantized(compiled, lambda _: batches, recipe=QatRecipe(epochs=2))
+    assert found == pytest.approx(train_quantized(model, lambda _: batches, recipe=QatRecipe(epochs=2)), rel=1e-4)
+    assert not twin.training
+    with pytest.raises(QuantizationError, match=r"give the model that torch\.compile was given"):
+        freeze_batch_norm(compiled)
 
 
 def test_rates_fall_and_scales_stop() -> None:

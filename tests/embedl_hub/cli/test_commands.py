@@ -39,10 +39,17 @@ def test_a_package_of_somebody_else_adds_a_command(tmp_path: Path) -> None:
     package = tmp_path / "bread-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: bread\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[embedl_hub.commands]\ntoast = bread:toast\nburn = bread:gone\n")
+    (package / "entry_points.txt").write_text(
+        "[embedl_hub.commands]\ntoast = bread:toast\nburn = bread:gone\nsweep-up = crumbs.cli:command\n"
+    )
     (tmp_path / "bread.py").write_text("import click\n@click.command()\ndef toast(): click.echo('crisp')\n")
+    (tmp_path / "crumbs").mkdir()
+    (tmp_path / "crumbs/__init__.py").write_text("raise RuntimeError('the help imports nothing')")
+    (tmp_path / "crumbs/cli.py").write_text('"""``embedl-hub sweep-up``: collect the crumbs."""')
     path = {"PYTHONPATH": str(tmp_path)}
-    assert "From bread." in hub("--help", **path).stdout
+    told = " ".join(hub("--help", **path).stdout.split())
+    assert "toast From bread." in told  # which says nothing of itself
+    assert "sweep-up Collect the crumbs." in told
     assert hub("toast", **path).stdout == "crisp\n"
     burnt = hub("burn", **path)
     assert burnt.returncode == 1
