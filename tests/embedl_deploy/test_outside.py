@@ -121,17 +121,23 @@ POINTS = {
 EXAMPLE = (torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(0)),)
 
 
+def forget() -> None:
+    """Make backends, dialects and targets be looked for again."""
+    reset_backends()
+    for registry in (_dialects._registry, _registry):
+        registry.clear()
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The files, importable and not installed; what is registered is forgotten afterwards."""
+    """The files, importable and not installed; what is registered is forgotten before, for other tests, and after."""
     for name, source in {"pattern": PATTERN, "backend": BACKEND, "dialect": DIALECT, "target": TARGET}.items():
         (tmp_path / f"own_{name}.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    forget()
     yield tmp_path
-    reset_backends()
-    for registry in (_dialects._registry, _registry):
-        registry.clear()
+    forget()
     for name in [name for name in sys.modules if name.startswith("own_")]:
         del sys.modules[name]
 
@@ -271,6 +277,7 @@ def run(*arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_line_finds_them_by_entry_point(folder: Path, install: Callable[..., None]) -> None:
     """plan, export, check and verify know a target, a backend, a pattern and a dialect that a package brings."""
     install(POINTS)

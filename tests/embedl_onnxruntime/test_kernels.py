@@ -89,6 +89,7 @@ def test_a_file_that_needs_exact_kernels_is_refused_by_others(
         assert load_npz(tmp_path / "data.npz")["y"].max() == 32 * 32767
 
 
+@pytest.mark.slow
 def test_exact_kernels_take_it(emulated: _GET, model: Path, data: Path, tmp_path: Path) -> None:
     """And the optimized file still says what it needs."""
     nehalem = emulated("nehalem")

@@ -88,6 +88,7 @@ def pip(bootstrap: Any, log: Path, *arguments: str) -> None:
     bootstrap.install([sys.executable, "-m", "pip", "install", "--no-index", *arguments], log)
 
 
+@pytest.mark.slow
 def test_the_warnings_of_pip_go_to_a_file(tmp_path: Path, installing: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Here of a folder of wheels that is not there, with a real pip."""
     pip(installing, tmp_path / "log", "--find-links", "not-here", "pip")

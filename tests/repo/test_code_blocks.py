@@ -20,9 +20,10 @@ _LIMIT_S = 500
 _RUN = [page for page in PAGES if any(block.is_run for block in blocks(page))]
 # They train, compile or measure much, and every step of them is tested on its own.
 _SLOW = (
-    "check-calibration-data.md", "deploy-a-decoder.md", "export-for-a-runtime.md",
-    "find-the-layer-to-leave-in-float.md",
-    "from-nothing.md", "quantize-a-model.md", "see-what-a-runtime-version-fuses.md",
+    "add-a-pattern.md", "check-calibration-data.md", "compare-and-gate.md", "deploy-a-decoder.md",
+    "export-for-a-runtime.md", "find-the-layer-to-leave-in-float.md",
+    "from-nothing.md", "measure-cold-starts-and-concurrent-models.md", "measure-sustained-load.md",
+    "quantize-a-model.md", "see-what-a-runtime-version-fuses.md",
     "test-models-in-ci.md", "train-a-quantized-model.md", "use-executorch.md", "use-onnx-runtime.md",
 )  # fmt: skip
 

@@ -196,6 +196,7 @@ def test_a_busy_machine_is_said(load: float, said: str) -> None:
     assert report.load_of({}) == ""
 
 
+@pytest.mark.slow
 def test_an_opponent_that_does_not_install_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The reason is pip's own last word."""
     monkeypatch.setenv("EDGEPROOF_BENCH", str(tmp_path))

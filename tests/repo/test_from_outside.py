@@ -168,6 +168,7 @@ def test_a_toolchain_from_outside(outside: dict[str, str], tmp_path: Path) -> No
     assert done.stdout.strip() == "zlib_board 2", done.stderr
 
 
+@pytest.mark.slow
 def test_a_runner_from_outside(outside: dict[str, str], tmp_path: Path) -> None:
     """A device that is reached by it is added, tested, listed and used by the command line."""
     added = hub("device", "add", "shelf", "--type", "zlib_board", "--runner", "folder", **outside)

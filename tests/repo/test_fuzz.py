@@ -49,6 +49,7 @@ def test_every_find_belongs_to_a_reader() -> None:
     assert sum(path.stat().st_size for path in files) < 200_000
 
 
+@pytest.mark.slow
 def test_the_command_counts_and_ends() -> None:
     """With coverage where atheris is installed, by mutations alone where it is not."""
     for more in ([], ["--plain"]):

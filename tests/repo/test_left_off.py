@@ -41,6 +41,7 @@ def run_tests(folder: Path, **environment: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_cannot_run_here_is_one_line(tmp_path: Path) -> None:
     """It has the count and the parts, and no reason of another kind is counted in."""
     done = run_tests(tmp_path, CI="false")

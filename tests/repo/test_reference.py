@@ -88,6 +88,7 @@ def test_a_docstring_becomes_markdown(reference: ModuleType) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_page_of_names_is_written_on_request(reference: ModuleType, tmp_path: Path) -> None:
     """A name of several faces is described once, where it belongs; names that are found on use are there too."""
     page = tmp_path / "build" / "python.md"

@@ -252,6 +252,7 @@ def _faces(*starts: str) -> list[str]:
     return [face for face in FACES if face.startswith(starts)]
 
 
+@pytest.mark.slow
 def test_the_hub_alone(empty: Empty, capsys: pytest.CaptureFixture[str]) -> None:
     """With the kernel families of the device programs: no torch, at most 150 MB, every face and command there."""
     empty.install("edgeproof-hub", "edgeproof-device")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _START_LIMIT_S = 120.0
 _LIMIT_S = 120.0
+# Where a machine chooses kernels for its own processor by these, they would be taken on another one unasked.
+_CHOSEN = "OPENBLAS_CORETYPE,NPY_DISABLE_CPU_FEATURES,NPY_ENABLE_CPU_FEATURES"
 _SOURCES = Path(__file__).resolve().parents[2] / "src"
 
 
@@ -266,7 +268,7 @@ def _prepare(family: Family) -> tuple[list[str], list[str]]:
         return [sys.executable], []
     if family.architecture == "x86_64" and platform.machine() != "x86_64":
         leave_off("an x86-64 machine", f"{family.name} runs this very Python under an emulator")
-    emulator = [require(family.emulator, "qemu-user"), "-cpu", family.cpu]
+    emulator = [require(family.emulator, "qemu-user"), "-U", _CHOSEN, "-cpu", family.cpu]
     if family.architecture == "x86_64":
         return [*emulator, sys.executable], []
     root = userland()

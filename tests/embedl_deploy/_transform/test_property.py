@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.deploy_random import random_network
+from support.sampled import sampled
 
 from embedl_deploy import transform
 from embedl_deploy.lattice import LATTICE_PATTERNS, check
@@ -17,8 +18,7 @@ QUICK = 150
 
 def batches(seeds: int) -> list[object]:
     """Return the first seed of each batch; most are for ./test --all."""
-    starts = range(0, seeds, BATCH)
-    return [first if first < QUICK else pytest.param(first, marks=pytest.mark.slow) for first in starts]
+    return sampled(range(0, seeds, BATCH), *range(0, QUICK, BATCH))
 
 
 @pytest.mark.parametrize("first", batches(SEEDS))
@@ -36,7 +36,7 @@ def test_random_networks(first: int) -> None:
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), seed
 
 
-@pytest.mark.parametrize("first", batches(100))
+@pytest.mark.parametrize("first", sampled(range(0, 100, BATCH), 0))
 def test_random_networks_for_lattice(first: int) -> None:
     """The exact rewrites are exact on 100 seeds, and every convolution ends inside the set."""
     for seed in range(first, first + BATCH):

@@ -28,6 +28,7 @@ def quantized(model: Decoder, length: int = 24) -> tuple[fx.GraphModule, tuple[t
     return quantize(network, args, forward_loop=data, target=TARGET), args
 
 
+@pytest.mark.slow
 def test_one_file_serves_prefill_and_steps(tmp_path: Path) -> None:
     """Grouped queries, rotary embeddings, RMSNorm, SwiGLU; five shapes, an empty cache among them."""
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.families import exact_outputs
 from support.quantized_nets import ratio_db, settled
+from support.sampled import sampled
 from torch import fx, nn
 
 from embedl_deploy import transform
@@ -86,7 +87,7 @@ def export(model: fx.GraphModule, value: torch.Tensor, folder: Path) -> onnx.Mod
     return onnx.load(export_onnx(model, (value[:2],), folder / "net.onnx", dynamic_batch=True))
 
 
-@pytest.mark.parametrize("kind", MIDDLES)
+@pytest.mark.parametrize("kind", sampled(MIDDLES, "convolution"))
 def test_a_float_layer_is_what_was_simulated(kind: str, tmp_path: Path) -> None:
     """Two float layers between integers; with one scale in every DQ the file is far off, and `verify` tells."""
     model, value = transformed(kind)
@@ -132,6 +133,7 @@ def test_equal_to_the_bit_where_float_sums_are_exact(tmp_path: Path) -> None:
         assert np.array_equal(quantized(value).numpy(), run(file, value).numpy())
 
 
+@pytest.mark.slow
 def test_a_goal_holds_in_the_file(tmp_path: Path) -> None:
     """The metric of the file is the one of the search; with weights rounded by the runtime the goal is missed."""
     model, value = transformed("convolution")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support import ranks_program
+from support.sampled import sampled
 
 from embedl_deploy.quantize import calibrate, freeze_batch_norm
 
@@ -39,7 +40,7 @@ def run(count: int, how: str, tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(count)]
 
 
-@pytest.mark.parametrize(("count", "how"), [(2, "ddp"), pytest.param(4, "ddp", marks=pytest.mark.slow), (2, "fsdp")])
+@pytest.mark.parametrize(("count", "how"), sampled([(2, "ddp"), (4, "ddp"), (2, "fsdp")], (2, "ddp")))
 def test_ranks_agree_with_one_process(count: int, how: str, tmp_path: Path) -> None:
     """Ranges are equal to the bit on every rank and to those of one process on all the data; so are losses, to 1e-6."""
     model, data, targets = ranks_program.network()

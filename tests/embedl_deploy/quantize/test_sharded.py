@@ -107,6 +107,7 @@ def test_eight_uneven_shards_are_one_pass(
     check_equal(model, whole, collect_sharded(model, shards, spread=spread))
 
 
+@pytest.mark.slow
 def test_ray_is_one_pass(mobilenet: tuple[fx.GraphModule, list[torch.Tensor], Calibration], on_ray: Spread) -> None:
     """Eight shards as Ray tasks; the number of threads goes with them."""
     model, data, whole = mobilenet

@@ -116,11 +116,17 @@ def test_the_command_writes_page_and_graphs(folder: Path, tmp_path: Path) -> Non
 
 
 def test_every_change_that_ships_has_a_small_graph() -> None:
-    """Between any two neighbors of the versions that were learned, and between the oldest and the newest."""
+    """Between the oldest and the newest of the versions that were learned."""
     versions = known_versions("onnxruntime")
-    found = [diff("onnxruntime", *pair) for pair in [*itertools.pairwise(versions), (versions[0], versions[-1])]]
-    assert found[-1].changes
-    assert max(change.nodes for change in found[-1].changes) <= MOST_NODES
+    found = diff("onnxruntime", versions[0], versions[-1])
+    assert found.changes
+    assert max(change.nodes for change in found.changes) <= MOST_NODES
+
+
+@pytest.mark.slow
+def test_every_change_between_neighbors_has_a_small_graph() -> None:
+    versions = known_versions("onnxruntime")
+    found = [diff("onnxruntime", *pair) for pair in itertools.pairwise(versions)]
     large = [change for each in found for change in each.changes if change.nodes > MOST_NODES]
     # No smaller graph was found that shows these three.
     assert {(each.operator, each.before, each.after) for each in large} <= {

@@ -84,6 +84,7 @@ def test_learning_goes_on_after_a_kill(tmp_path: Path) -> None:
     assert again.damaged == 1
 
 
+@pytest.mark.slow
 def test_a_second_version_asks_less_and_finds_the_change() -> None:
     """Rules of another version are checked by their graphs; an operator that changed is learned anew."""
     first = Journal()

@@ -13,6 +13,7 @@ from support.deploy_zoo import (
     timm_model,
     torchvision_model,
 )
+from support.sampled import sampled
 from torch import nn
 
 from embedl_deploy import TransformResult, transform
@@ -24,6 +25,15 @@ FAST = (
     "convnext_tiny", "swin_t", "swin_v2_t", "densenet121", "inception_v3", "shufflenet_v2_x0_5", "googlenet",
     "squeezenet1_1", "mnasnet0_5", "vgg11_bn",
 )  # fmt: skip
+FAMILIES = (
+    "resnet18",
+    "mobilenet_v3_small",
+    "efficientnet_b0",
+    "convnext_tiny",
+    "swin_t",
+    "densenet121",
+    "squeezenet1_1",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +79,7 @@ def test_resnet50_shares_every_weight() -> None:
     assert {parameter.untyped_storage().data_ptr() for parameter in result.parameters()} == theirs
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", sampled(FAST, *FAMILIES))
 def test_classification(name: str) -> None:
     """One of each family."""
     check(*torchvision_model(name))
@@ -82,9 +92,7 @@ def test_every_classification_model(name: str) -> None:
     check(*torchvision_model(name))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if "101" in name else []) for name in SEGMENTATION]
-)
+@pytest.mark.parametrize("name", sampled(SEGMENTATION, "lraspp_mobilenet_v3_large"))
 def test_segmentation(name: str) -> None:
     """FCN, DeepLabV3 and LRASPP: dictionaries come back."""
     model, args = torchvision_model(name)
@@ -92,9 +100,7 @@ def test_segmentation(name: str) -> None:
     assert list(result.model(*args)) == list(model(*args))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "rt_detr" else []) for name in HUGGING_FACE]
-)
+@pytest.mark.parametrize("name", sampled(HUGGING_FACE, "vit", "bert", "resnet"))
 def test_hugging_face(name: str) -> None:
     """Through torch.export, keyword inputs, structured outputs."""
     model, kwargs = hugging_face(name)
@@ -103,7 +109,9 @@ def test_hugging_face(name: str) -> None:
     assert type(result.model(**kwargs)) is type(model(**kwargs))
 
 
-@pytest.mark.parametrize("name", ["efficientnet_b0", "mobilevit_xxs", "vit_tiny_patch16_224", "repvgg_a0"])
+@pytest.mark.parametrize(
+    "name", sampled(["efficientnet_b0", "mobilevit_xxs", "vit_tiny_patch16_224", "repvgg_a0"], "efficientnet_b0")
+)
 def test_timm(name: str) -> None:
     """Another library's spellings: its own batch norm with activation, control flow, stochastic depth."""
     check(*timm_model(name))

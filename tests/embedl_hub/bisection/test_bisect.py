@@ -68,6 +68,7 @@ def test_a_slower_part_of_a_model_is_found_among_harmless_settings(ctx: HubConte
     assert read_bisection(store, result.run_id).sentence() == result.sentence()
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_stopped(ctx: HubContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was decided before a stop is not measured again, and the answered question is not asked again."""
     good = profiled(ctx, slow_net(steps=0), "good", tmp_path)
@@ -212,6 +213,7 @@ def _classifier(*factors: float) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow
 def test_accuracy_is_asked_with_the_right_answers(ctx: HubContext, tmp_path: Path) -> None:
     """Labels are given; that the ends differ is McNemar's to say, and the weights that cost accuracy are found."""
     data = np.random.default_rng(2).normal(size=(200, 8)).astype(np.float32)
@@ -240,6 +242,7 @@ def test_accuracy_is_asked_with_the_right_answers(ctx: HubContext, tmp_path: Pat
         bisect(ctx, few, settings=_FAST)
 
 
+@pytest.mark.slow
 def test_an_option_of_a_compilation_is_named(tmp_path: Path) -> None:
     """Both models are compiled from one file: it is compiled again with single options of BAD."""
     random = np.random.default_rng(0)
@@ -340,6 +343,7 @@ def test_effort_is_no_switch_and_a_version_without_a_python_says_how_to_get_one(
     assert "--python 1.0.0=" in refusal
 
 
+@pytest.mark.slow
 def test_a_trial_that_does_not_run_is_invalid_and_ends_nothing(ctx: HubContext, tmp_path: Path) -> None:
     """A configuration that the runtime refuses is told as such, with the runtime's words."""
     good = profiled(ctx, residual_net(), "good", tmp_path)

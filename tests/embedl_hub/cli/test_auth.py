@@ -114,6 +114,7 @@ def doctor_on(home: Path, **variables: str) -> dict[str, dict[str, object]]:
     return results
 
 
+@pytest.mark.slow
 def test_the_doctor_asks_the_server(server: _Server, tmp_path: Path) -> None:
     """An address alone is no server."""
     there = {"EMBEDL_HUB_API_BASE_URL": server.url, "EMBEDL_HUB_API_KEY": KEY}

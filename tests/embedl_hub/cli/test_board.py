@@ -37,6 +37,7 @@ def words(server: SSHServer, **changes: Any) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_board_with_nothing_but_python(ssh_server: SSHServer, model: Path, tmp_path: Path) -> None:
     """What is missing is sent there, once; float and INT8 are measured; the device is kept."""
     home, report = tmp_path / "home", tmp_path / "report.html"
@@ -75,6 +76,7 @@ def test_a_board_with_nothing_but_python(ssh_server: SSHServer, model: Path, tmp
         assert not any("wheels" in run.params for run in store.runs() if run.id not in runs)
 
 
+@pytest.mark.slow
 def test_made_up_calibration_is_said(ssh_server: SSHServer, model: Path, tmp_path: Path) -> None:
     """Speed is real, answers are not; the board's own Python is used where it has what is needed."""
     done = hub(

@@ -83,6 +83,7 @@ def test_health_goes_on(lab: Path, new_server: Callable[..., SSHServer]) -> None
     wait_until(lambda: answer("list-devices", "--no-offered", cwd=lab)["devices"][0]["state"] == "ok", 30)
 
 
+@pytest.mark.slow
 def test_pools_by_command_line(lab: Path) -> None:
     """Made of a query or of names, listed with their boards, removed; comments and devices stay."""
     file = lab / ".embedl" / "devices.toml"

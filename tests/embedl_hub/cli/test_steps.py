@@ -169,6 +169,7 @@ def test_numbers_keep_what_they_mean(value: float | None, text: str) -> None:
     assert (size(34_000), size(999), size(2_500_000)) == ("34.0 kB", "999 bytes", "2.5 MB")
 
 
+@pytest.mark.slow
 def test_here_is_this_machine_in_every_command(tmp_path: Path) -> None:
     """Without a device of that name; other names are answered with those there are."""
     save(residual_net(), tmp_path / "net.onnx")

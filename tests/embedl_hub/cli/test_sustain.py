@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.cli import answer, hub
 from support.models import residual_net, save
 
 
+@pytest.mark.slow
 def test_a_load_and_a_meters_record_of_it(tmp_path: Path) -> None:
     """The table of a load, its JSON, and the energy by a meter as a run of its own that the load is tagged with."""
     model, home = save(residual_net(), tmp_path / "net.onnx"), tmp_path / "home"

@@ -86,6 +86,7 @@ def test_a_real_worsening_fails(make: Make) -> None:
     assert json.loads(json.dumps(result.as_dict()))["decision"] == "worse"
 
 
+@pytest.mark.slow
 def test_the_rates_hold_on_a_noisy_machine(make: Make) -> None:
     """40 times alike and 40 times 10 % slower, with 2 % noise per run and a machine that wanders."""
     said = {"alike": 0, "slower": 0}

@@ -152,6 +152,7 @@ def cluster() -> Iterator[Cluster]:
     cluster.end()
 
 
+@pytest.mark.slow
 def test_a_database_that_is_restarted_is_waited_for(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -181,6 +181,7 @@ def test_a_killed_worker_is_told_and_its_board_is_free(cluster: Cluster, ctx: Hu
     check_free(cluster, "b0")
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_an_error_of_the_future(cluster: Cluster, ctx: HubContext, tmp_path: Path) -> None:
     note, mark = tmp_path / "note", tmp_path / "mark"
     target = Target("b0", ("b0",))
@@ -203,6 +204,7 @@ def pids_in(note: Path) -> list[int]:
     return [int(line.split()[-1]) for line in note.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_job_ends_at_its_time_limit(cluster: Cluster, ctx: HubContext, tmp_path: Path) -> None:
     """What waits on the board is stopped there, its run says why, and the board takes the next job."""
     target = Target("a1", ("a1",))
@@ -294,6 +296,7 @@ def slow_sweep(folder: Path) -> Sweep:
     return plain_sweep(model_files(folder / "models", 3), options=options, devices=DeviceSelection(("b0",)))
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_nothing_behind(cluster: Cluster, ctx: HubContext, tmp_path: Path) -> None:
     """Its job dies, its board is free, and the sweep is resumed: what was done is not done again."""
     argv = [sys.executable, "-c", DRIVER, str(ctx.home), cluster.address, str(tmp_path)]
@@ -326,6 +329,7 @@ def steps_done(store: Store) -> list[str]:
     return [run.tags["step"] for run in store.runs() if run.status == "FINISHED" and "step" in run.tags]
 
 
+@pytest.mark.slow
 def test_status_shows_who_reaches_what(cluster: Cluster) -> None:
     """Hosts and boards, for people and for programs."""
     argv = [sys.executable, "-m", "embedl_hub", "fleet", "status", "--address", cluster.address]

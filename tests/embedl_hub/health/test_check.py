@@ -156,6 +156,7 @@ def test_a_thread_of_this_program_is_not_disturbed(ssh_server: SSHServer, make_b
     assert check_device(ctx, "pi", LIMITS).health.state == "ok"
 
 
+@pytest.mark.slow
 def test_a_board_that_hangs(
     new_server: Callable[..., SSHServer], make_board: Make, open_context: Open, tmp_path: Path
 ) -> None:

@@ -286,6 +286,7 @@ def test_what_opens_a_server_stays_secret(store: Store, monkeypatch: pytest.Monk
     assert seen == ["Bearer secret-token-123456", "Basic bWU6cGFzcw=="]
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path) -> None:
     """As a user types them; what is missing is said with what there is."""
     with Store(tmp_path / "store") as store:

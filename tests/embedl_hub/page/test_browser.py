@@ -14,6 +14,7 @@ from playwright.sync_api import expect, sync_playwright
 from support import recorded
 from support.debian import require
 from support.recorded import Recorded
+from support.sampled import sampled
 from support.served_page import served
 
 from embedl_graph import ModelGraph, Node, graph_html
@@ -221,6 +222,7 @@ def test_new_runs_appear_by_themselves(tab: Page, own: Recorded) -> None:
         client.close()
 
 
+@pytest.mark.slow
 def test_exports_open_from_a_disk(tab: Page, browser: Browser, site: str, shown: Recorded, tmp_path: Path) -> None:
     """Charts, clicks and search work without a server or a network."""
     tab.goto(f"{site}/runs/{shown.ids['fast']}")
@@ -326,7 +328,7 @@ def test_a_keyboard_is_enough(tab: Page, site: str, shown: Recorded) -> None:
     expect(tab.locator("tr.ticked")).to_have_count(1)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", sampled(["light", "dark"], "dark"))
 def test_nothing_is_cut_off_on_a_narrow_screen(browser: Browser, site: str, shown: Recorded, scheme: str) -> None:
     """Tables scroll within themselves; and text can be told from its ground in both schemes."""
     context = browser.new_context(viewport={"width": 360, "height": 700}, color_scheme=scheme)  # type: ignore[arg-type]
@@ -410,7 +412,7 @@ def check_width(tab: Page) -> None:
     assert tab.evaluate(wide) <= 0, tab.url
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), sampled([("light", 1280), ("dark", 390)], ("dark", 390)))
 def test_every_page_is_open_to_everybody(
     browser: Browser, shown: Recorded, tmp_path: Path, scheme: Literal["light", "dark"], width: int
 ) -> None:
@@ -495,6 +497,7 @@ def test_a_graph_of_strangers_stays_text(tab: Page, site: str, shown: Recorded) 
         assert tab.evaluate("window.hit") is None
 
 
+@pytest.mark.slow
 def test_a_long_graph_is_there_from_its_beginning(tab: Page, tmp_path: Path) -> None:
     """Its top before all of it; nothing is left out, the places are always the same, and who asks need not wait."""
     drawn_by = random.Random(1)  # noqa: S311 - a network

@@ -62,6 +62,7 @@ def pytest_sessionfinish():
     result.stdout.no_fnmatch_line("*= edgeproof =*")
 
 
+@pytest.mark.slow
 def test_workers_share_a_store_and_one_report(project: pytest.Pytester) -> None:
     """What workers of pytest-xdist found is in the terminal, the summary and JUnit; the store is pytest's cache's."""
     project.makepyfile("""

@@ -150,6 +150,7 @@ def test_a_server_that_is_away_gets_the_runs_later(
     assert_same(tmp_path / "home", server.home, [first, second])
 
 
+@pytest.mark.slow
 def test_a_server_killed_again_and_again_loses_nothing(new_server: Callable[..., HubServer], tmp_path: Path) -> None:
     """Records and uploads are interrupted anywhere; all of it is there once in the end."""
     server = new_server()
@@ -222,6 +223,7 @@ def test_a_cut_network_only_delays(new_server: Callable[..., HubServer], tmp_pat
     assert_same(tmp_path / "home", server.home, [first, second, third])
 
 
+@pytest.mark.slow
 def test_a_restarted_database_only_delays(new_server: Callable[..., HubServer], tmp_path: Path) -> None:
     """The server answers 503 while its database is away and finds it again by itself."""
     cluster = Cluster().start()

@@ -216,6 +216,7 @@ def _bomb(path: Path, size: int) -> str:
     return run_id
 
 
+@pytest.mark.slow
 def test_a_bundle_does_not_grow_a_thousandfold(tmp_path: Path) -> None:
     """300 kB that become 300 MiB: stopped on the way, and nothing is left; who knows better can allow it."""
     run_id = _bomb(tmp_path / "bomb.zip", 300 << 20)
@@ -260,6 +261,7 @@ def test_a_content_that_is_gone_is_named(store: Store, recorded: list[str], tmp_
     assert list(tmp_path.glob("*b.zip*")) == []
 
 
+@pytest.mark.slow
 def test_a_run_without_a_process_is_logged_to_from_many(store: Store, tmp_path: Path) -> None:
     """A shell script's run: started, logged to and finished by commands that come and go."""
     first, second = Client("p", store), Client("p", store)

@@ -307,7 +307,8 @@ print(tries, "turns", flush=True)
 """
 
 
-@pytest.mark.parametrize("name", ["dash", pytest.param("busybox", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dash", "busybox"])
 def test_two_processes_never_overlap_without_flock(tmp_path: Path, name: str) -> None:
     """500 turns of two, and a third that is killed with its keeper while it holds the lease."""
     shell = shell_command(name)

@@ -56,6 +56,7 @@ def test_what_the_runtime_counted_is_told_with_the_plan(tmp_path: Path) -> None:
     assert (silent.arena_bytes, silent.problem) == (None, "nobody counts")
 
 
+@pytest.mark.slow
 def test_a_real_program_takes_what_was_planned(compiled: ExecuTorchCompiledModel, here: Device) -> None:
     """The count of the C library is the planned buffers and little more; what a delegate takes is not predicted."""
     with temporary_context([here]) as ctx:

@@ -76,6 +76,7 @@ def test_what_needs_exact_kernels_is_refused_by_every_step(processor: MakeBoard,
             ONNXRuntimeInvoker(device="haswell").run(ctx, compiled, feed())
 
 
+@pytest.mark.slow
 def test_allowed_it_runs_and_the_run_says_what_is_wrong(
     processor: MakeBoard, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_slower_model_is_shown_to_be_slower(
         assert "inputs of different shapes" in caplog.text
         assert [each.number for each in result.ranking][2] == 1
         assert result.ranking[1].is_significant
-        assert result.rounds == 40
+        assert result.rounds >= 40  # more where they are done before the least time is over
         store = ctx.client.store
         assert store is not None
         run = store.run(str(result.output_file.run_id))

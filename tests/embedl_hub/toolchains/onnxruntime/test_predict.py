@@ -128,6 +128,7 @@ def test_what_cannot_be_foretold_is_refused(here: Device, tmp_path: Path) -> Non
         predict(ctx, other, save(residual_net(), tmp_path / "net.onnx"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_probes")
 def test_compiling_records_it_and_goes_on_without(
     here: Device, model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -154,6 +154,7 @@ with HubContext("p", [device], home=home) as ctx:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_hub_ends_nothing(make_board: MakeDevice, model: Path, tmp_path: Path) -> None:
     """The load goes on, holds the board's lease by itself, and the command line brings its result."""
     device = make_board(LocalCommandRunner())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.models import residual_net, save
+from support.sampled import sampled
 
 from embedl_hub.core.device import Device, EmbedlOpenVINOConfig, OpenVINOConfig, SSHCommandRunner
 
@@ -65,7 +66,7 @@ def make_board(tmp_path: Path) -> MakeDevice:
     return make
 
 
-@pytest.fixture(params=["here", "board"])
+@pytest.fixture(params=sampled(["here", "board"], "board"))
 def device(request: pytest.FixtureRequest, make_board: MakeDevice) -> Device:
     """This machine and a board over SSH, in turn."""
     if request.param == "here":

@@ -13,6 +13,7 @@ import pytest
 from support import trtexec
 from support.models import images, residual_net, save, two_input_net
 from support.quantized import quantized_net
+from support.sampled import sampled
 
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, TensorRTCompiledModel, TensorRTCompiler
@@ -40,7 +41,7 @@ def reference(model: Path, data: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     return dict(zip(names, session.run(None, data), strict=True))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", sampled(VERSIONS, VERSIONS[-1]))
 def test_all_three_steps_over_ssh(version: str, make_board: Any, model: Path, tmp_path: Path) -> None:
     """The outputs are the model's to the last bit, times and layers are whole, the second compile is from the cache."""
     data = {"x": images()}
@@ -139,7 +140,7 @@ def test_every_version_can_be_told_the_opposite(version: str, make_here: Any, mo
     assert profile.latency.value == pytest.approx(document["compute_ms"]["mean"] + 0.02, rel=1e-3)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", sampled(VERSIONS, VERSIONS[-1]))
 def test_open_shapes_take_a_range(version: str, make_here: Any, tmp_path: Path) -> None:
     """Shapes within it run; one beyond is refused before anything is sent."""
     path = save(residual_net("n"), tmp_path / "open.onnx")
