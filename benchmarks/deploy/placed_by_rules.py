@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--developed", action="store_true", help="the networks that were looked at instead")
     options = parser.parse_args()
     session = report.Session("dialect", parser, options)
-    looked_at = (*dialect_nets.DEVELOPED, *dialect_nets.LOOKED_AT)
+    looked_at = (*dialect_nets.DEVELOPED, *dialect_nets.LOOKED_AT, *dialect_nets.LOOKED_AT_LATER)
     names = (looked_at if options.developed else dialect_nets.HELD_OUT)[: options.networks]
     data: Data = {"runtimes": {}, "changes": {}}
     for title in options.runtimes:

@@ -25,7 +25,7 @@ from embedl_deploy.dialect._dialects import (
 from embedl_deploy.dialect._files import load
 from embedl_deploy.dialect._fuse import Kernel, fuse, propagated
 from embedl_deploy.dialect._kernels import Carried, Kernels
-from embedl_deploy.dialect._model import QdqModel, copy_model, name_nodes, read
+from embedl_deploy.dialect._model import QdqModel, attribute, copy_model, name_nodes, read
 from embedl_deploy.dialect._names import main_modules
 from embedl_deploy.dialect._observe import make_session
 from embedl_deploy.dialect._qdq_placement import View
@@ -118,21 +118,48 @@ class _Rules:
     def _why_float(self, node: onnx.NodeProto) -> str:
         if not self._formats(node):
             return "is not quantized"
-        if not self.view.has_kernel(node, self.dialect):
+        if not self.view.has_kernel(node, self.dialect) and node.op_type not in self.dialect.between:
             return f"{self.dialect.name} has no integer kernel for it"
         # The bias is no operand: it may be float.
         operands = [
             index for index, name in enumerate(node.input) if name and not (index == 2 and node.op_type in WEIGHTED)
         ]
-        operands = operands[:1] if node.op_type not in WEIGHTED | {"Add", "Concat", "Mul"} else operands
+        operands = operands[:1] if node.op_type not in WEIGHTED | {"Add", "Concat", "Mul", "Sub"} else operands
         floats = [node.input[i] for i in operands
                   if (node.name, i) not in self.qdq.edges and node.input[i] not in self.qdq.weights]  # fmt: skip
         if floats and not (self.dialect.skip_only and node.op_type == "Add" and len(floats) == 1):
             return f"input {floats[0]!r} is float: no Q/DQ before it"
-        wanted = self.dialect.outputs | self.dialect.both_sides
+        wanted = self.dialect.outputs | self.dialect.both_sides | self.dialect.between
         if node.op_type in wanted and not self._is_written(self.view.tail(self.view.bias_tail(node))):
             return f"its output {self.view.tail(node)!r} carries no Q"
+        return self._why_not_prescribed(node)
+
+    def _why_not_prescribed(self, node: onnx.NodeProto) -> str:
+        """Say what an integer kernel prescribes and a file does otherwise: the format of its result, or its padding."""
+        for kind, scale, zero in self.dialect.fixed:
+            held = [self.qdq.params[name] for name, tensor in self.qdq.tensor_of.items() if tensor == node.output[0]]
+            is_so = (np.allclose(each.scale, scale, rtol=1e-3) and np.all(each.zero_point == zero) for each in held)
+            if kind == node.op_type and not all(is_so):
+                return f"its kernel writes scale {scale:.8g} and zero point {zero} alone"
+        if self.dialect.same_padding and not self._is_padded_as_tensorflow(node):
+            return "its kernel pads as TensorFlow does, VALID or SAME"
         return ""
+
+    def _is_padded_as_tensorflow(self, node: onnx.NodeProto) -> bool:
+        """Tell whether an operator other than pooling, or a padding that has a name in TensorFlow."""
+        if node.op_type not in ("AveragePool", "MaxPool"):
+            return True
+        pads = [int(each) for each in attribute(node, "pads", [])]
+        ceils, counts = attribute(node, "ceil_mode", 0), attribute(node, "count_include_pad", 0)
+        shape = self.view.shape(node.input[0])
+        if ceils or not any(pads) or shape is None:
+            return not ceils
+        kernel = [int(each) for each in attribute(node, "kernel_shape")]
+        strides = [int(each) for each in attribute(node, "strides", [1] * len(kernel))]
+        needed = [max((-(-size // stride) - 1) * stride + width - size, 0)
+                  for size, stride, width in zip(shape[2:], strides, kernel, strict=True)]  # fmt: skip
+        same = [each // 2 for each in needed] + [each - each // 2 for each in needed]
+        return pads == same and not (counts and node.op_type == "AveragePool")
 
     def _is_written(self, tensor: str) -> bool:
         """Tell whether a tensor carries Q, if only after it was moved."""

@@ -159,6 +159,8 @@ class Dialect:
     outputs: frozenset[str] = frozenset()  # operators whose output must carry Q for them to run in integers
     # Operators that run in integers only with Q on all inputs and on the output
     both_sides: frozenset[str] = frozenset()
+    # Operators that run in integers too where a file has Q on all inputs and on the output; ours have none there
+    between: frozenset[str] = frozenset()
     # Operators among those that stay float where nothing rounded their output in simulation: to round a residual stream
     # costs much and gains little
     keeps_float: frozenset[str] = frozenset()
@@ -172,6 +174,8 @@ class Dialect:
     # Whether kernels hand integers on to each other, so that what pointwise operators compute in follows from the whole
     # graph
     carries: bool = False
+    # Whether pooling has an integer kernel only for the paddings that TensorFlow calls VALID and SAME
+    same_padding: bool = False
     # Output scale and zero point (of int8) that the runtime prescribes, by operator
     fixed: tuple[tuple[str, float, int], ...] = ()
     types: frozenset[str] = frozenset({"int8", "uint8"})  # types of quantized tensors that the runtime can read at all
@@ -247,7 +251,8 @@ LITERT = Dialect(
     name="litert", runtime="litert", backend="onnxruntime",
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
     integers=WEIGHTED | _LITERT_BOTH | MOVES | {"Pad", "Resize"},
-    outputs=WEIGHTED, both_sides=_LITERT_BOTH, keeps_float=_RESIDUAL, one_scale=_SAME_SCALE,
+    outputs=WEIGHTED, both_sides=_LITERT_BOTH, between=frozenset({"ReduceMean", "Relu", "Sub"}), keeps_float=_RESIDUAL,
+    one_scale=_SAME_SCALE, same_padding=True,
     fixed=(("Softmax", 1 / 256, -128), ("Sigmoid", 1 / 256, -128), ("Tanh", 1 / 128, 0)),
     types=frozenset({"int8", "int16"}), activation_types=frozenset({"int8", "int16"}),
 )  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from support.qdq import Graph
 
 from embedl_deploy.dialect import check, lower
 
@@ -149,3 +150,51 @@ def test_openvino_reads_an_int32_bias() -> None:
     contract = check(model, "openvino")
     assert {row.node: row.state for row in contract.rows}["conv1"] == "integer"
     assert contract.disagreements == ()
+
+
+def integers(model: onnx.ModelProto) -> set[str]:
+    """Return the operators that compute in integers, as predicted and as OpenVINO says."""
+    contract = check(model, "openvino")
+    assert contract.disagreements == (), str(contract)
+    assert "Confirmed by the layers that openvino ran" in contract.confirmed
+    return {row.node for row in contract.rows if row.is_integer}
+
+
+@pytest.mark.parametrize(("middle", "expected"), [(128, True), (100, False)])
+def test_a_product_of_two_activations_wants_its_zeros_at_zero(middle: int, expected: bool) -> None:
+    """The first from 0 on, the second signed with its zero in the middle: then OpenVINO multiplies integers."""
+    net = Graph()
+    first = net.qdq(net.input("a", [1, 8, 12, 12]), 0.01, 0, "uint8")
+    second = net.qdq(net.input("b", [1, 8, 12, 12]), 0.02, middle, "uint8")
+    product = net.qdq(net.node("MatMul", [first, second], "m"), 0.05, 120, "uint8")
+    assert ("MatMul:m" in integers(net.model(product))) is expected
+
+
+@pytest.mark.parametrize(("top", "expected"), [(0.9, False), (3.0, True)])
+def test_a_join_in_int8_is_kept_as_integers_from_a_range_on(top: float, expected: bool) -> None:
+    """Found by measurement: below 1.5 the convolution behind it is float, in files with int8 alone."""
+    net = Graph()
+    value = net.qdq(net.input("x", [1, 8, 12, 12]), 0.02, 3)
+    first = net.qdq(net.node("Conv", [value, net.weight("w", (8, 8, 1, 1))], "c"), top / 255, -128)
+    second = net.qdq(net.node("Conv", [first, net.weight("v", (8, 8, 1, 1))], "d"), top / 300, -128)
+    joined = net.qdq(net.node("Concat", [first, second], "j", axis=1), top / 255, -128)
+    last = net.qdq(net.node("Conv", [joined, net.weight("u", (8, 16, 1, 1))], "e"), 0.1, 3)
+    assert ("Conv:e" in integers(net.model(last))) is expected
+
+
+@pytest.mark.parametrize("named", ["as operators", "as their results"])
+def test_the_operand_of_a_sum_that_no_convolution_made_stays_an_integer(named: str) -> None:
+    """Of two roundings that only a sum reads one takes both scales, the convolution's; whatever nodes are called."""
+    net = Graph()
+    value, other = (net.qdq(net.input(name, [1, 8, 12, 12]), 0.02, 10, "uint8") for name in ("x", "z"))
+    first = net.qdq(net.node("Conv", [value, net.weight("w", (8, 8, 1, 1))], "d"), 0.06, 130, "uint8")
+    taken = net.node("Conv", [first, net.weight("v", (8, 8, 1, 1))], "taker")
+    second = net.qdq(net.node("Conv", [other, net.weight("u", (8, 8, 1, 1))], "c"), 0.05, 120, "uint8")
+    gate = net.qdq(net.node("Sigmoid", [first], "g"), 1 / 255, 0, "uint8")
+    gated = net.qdq(net.node("Mul", [first, gate], "m"), 0.02, 0, "uint8")
+    total = net.qdq(net.node("Add", [gated, second], "a"), 0.05, 110, "uint8")
+    model = net.model(net.node("Conv", [total, net.weight("t", (8, 8, 1, 1))], "e"), taken)
+    if named == "as their results":
+        for node in model.graph.node:
+            node.name = node.output[0]
+    assert {"m", "Mul:m"} & integers(model)

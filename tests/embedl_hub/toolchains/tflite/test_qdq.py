@@ -15,6 +15,7 @@ from support.litert_parity import BOUNDS, Row, parity
 from support.qdq import Graph
 from support.quantized import as_written
 
+from embedl_deploy.dialect import check
 from embedl_hub.core import HubContext
 from embedl_hub.core.compile import CompileError, TFLiteCompiledModel, TFLiteCompiler
 from embedl_hub.core.device import Device
@@ -150,6 +151,27 @@ def test_the_runtime_tells_what_ran_in_integers(branching: Compiled, monkeypatch
     assert ran == {**dict.fromkeys(integers, True), "MatMul:product": False, "Add:y": False}
     assert {row.op_type for row in rows if row.integer is None} == {"QUANTIZE", "DEQUANTIZE", "RESHAPE"}
     assert {row.provider for row in rows} == {"XNNPACK"}
+
+
+def test_what_deploy_predicts_is_what_runs() -> None:
+    """What a kernel prescribes, and what runs in integers between Q/DQ though ours have none there."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 8, 12, 12]), 0.05, -128)
+    free, fixed = (net.qdq(net.node("Sigmoid", [x], f"s{size}"), 1 / size, -128) for size in (255, 256))
+    odd, same, valid = (
+        net.qdq(net.node("MaxPool", [x], name, kernel_shape=[3, 3], strides=[stride] * 2, pads=[pad] * 4), 0.05, -128)
+        for name, stride, pad in (("odd", 2, 1), ("same", 1, 1), ("valid", 3, 0))
+    )
+    less = net.qdq(net.node("Sub", [same, fixed], "less"), 0.06, -100)
+    mean = net.qdq(net.node("ReduceMean", [less], "mean", axes=[2, 3]), 0.03, -90)
+    contract = check(net.model(free, odd, valid, mean), "litert")
+    assert contract.disagreements == (), str(contract)
+    assert {row.node for row in contract.rows if row.is_integer} == {
+        "Sigmoid:s256", "MaxPool:same", "MaxPool:valid", "Sub:less", "ReduceMean:mean",
+    }  # fmt: skip
+    reasons = {row.node: row.reason for row in contract.rows}
+    assert "writes scale 0.00390625 and zero point -128 alone" in reasons["Sigmoid:s255"]
+    assert "VALID or SAME" in reasons["MaxPool:odd"]
 
 
 def test_without_the_runtime_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
