@@ -50,13 +50,14 @@ LOOKED_AT_LATER = (
     "timm/xception41", "hugging_face/mobilevit",
 )  # fmt: skip
 HELD_OUT = (
-    "timm/botnet26t_256", "timm/caformer_s18", "timm/coatnet_nano_rw_224", "timm/convit_tiny", "timm/crossvit_tiny_240",
-    "timm/cspresnet50", "timm/dpn48b", "timm/eva02_tiny_patch14_224", "timm/gcvit_xxtiny", "timm/hiera_tiny_224",
-    "timm/inception_v4", "timm/maxvit_rmlp_pico_rw_256", "timm/mvitv2_tiny", "timm/nextvit_small", "timm/nf_resnet50",
-    "timm/rdnet_tiny", "timm/resnetv2_50", "timm/swinv2_cr_tiny_224", "timm/tnt_s_patch16_224", "timm/tresnet_m",
-    "timm/vgg11_bn", "timm/vit_relpos_small_patch16_224", "timm/vitamin_small_224", "timm/volo_d1_224",
-    "torchvision/alexnet", "torchvision/deeplabv3_mobilenet_v3_large", "torchvision/efficientnet_v2_s",
-    "torchvision/resnext50_32x4d", "hugging_face/convnext", "hugging_face/dinov2",
+    "timm/botnet26t_256", "timm/caformer_s18", "timm/coatnet_nano_rw_224", "timm/convit_tiny",
+    "timm/swin_tiny_patch4_window7_224", "timm/cspresnet50", "timm/dpn48b", "timm/eva02_tiny_patch14_224",
+    "timm/gcvit_xxtiny", "timm/hiera_tiny_224", "timm/inception_v4", "timm/maxvit_rmlp_pico_rw_256", "timm/mvitv2_tiny",
+    "timm/nextvit_small", "timm/nf_resnet50", "timm/rdnet_tiny", "timm/regnety_002", "timm/resnetv2_50",
+    "timm/swinv2_cr_tiny_224", "timm/tnt_s_patch16_224", "timm/tresnet_m", "timm/vit_relpos_small_patch16_224",
+    "timm/vitamin_small_224", "torchvision/deeplabv3_mobilenet_v3_large", "torchvision/efficientnet_v2_s",
+    "torchvision/resnext50_32x4d", "hugging_face/convnext", "hugging_face/dinov2", "hugging_face/resnet",
+    "hugging_face/swin",
 )  # fmt: skip
 DIALECTS = {"ours x86": "onnxruntime-x86", "ours openvino": "openvino", "ours litert": "litert"}
 PEERS = {"ort u8s8 per channel": ("QUInt8", True), "ort s8s8": ("QInt8", False)}

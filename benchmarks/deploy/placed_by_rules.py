@@ -7,8 +7,6 @@ integer, taken or float as the runtime itself tells.
 Nodes of which a runtime tells nothing are left out and counted. Beside the table stand the rules of `check`.
 And: how many nodes has the smallest graph of each change between two versions?
 
-It is no benchmark of `./bench` yet: what is told of OpenVINO and LiteRT is not good enough.
-
     python benchmarks/deploy/placed_by_rules.py [--runtimes NAME-VERSION ...] [--networks N] [--files LABEL ...]
 """
 
@@ -153,7 +151,7 @@ def figures(data: Data) -> list[Figure]:
 def main() -> None:
     """Print the tables."""
     parser = report.parser(__doc__)
-    parser.add_argument("--runtimes", nargs="+", choices=list(LIMITS), default=[each for each in LIMITS if "-" in each])
+    parser.add_argument("--runtimes", nargs="+", choices=list(LIMITS), default=list(LIMITS))
     parser.add_argument("--networks", type=int, default=len(dialect_nets.HELD_OUT), help="so many (%(default)s)")
     parser.add_argument("--files", nargs="+", default=[], help="only files of these makers, as dialect_nets calls them")
     parser.add_argument("--fresh", action="store_true", help="ask the runtimes again about files they answered for")
