@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,8 @@ from embedl_deploy.dialect._dialects import WEIGHTED, Contract, Dialect, Verdict
 from embedl_deploy.errors import first_line
 
 GROUP = "embedl_deploy.runtimes"
+# Where a distribution is not called like its runtime.
+_DISTRIBUTIONS = {"litert": "ai-edge-litert", "tensorrt": "tensorrt-rtx"}
 
 
 class Layer(Protocol):
@@ -60,7 +62,8 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
     seen = by_node(layers)
     confirmed = tuple(_confirmed(row, seen.get(row.node)) for row in rows)
     known = [row.agrees for row in confirmed if row.in_integers is not None]
-    text = f"Confirmed by the layers that {dialect.runtime} ran: {sum(known)} of {len(known)} operators agree."
+    word = "Confirmed" if all(known) else "Contradicted"
+    text = f"{word} by the layers that {dialect.runtime} ran: {sum(known)} of {len(known)} operators agree."
     untold = sum(row.in_integers is None and row.state != "taken" and row.operator in WEIGHTED for row in confirmed)
     return replace(contract(text + (f" Of {untold} weighted ones it tells nothing." if untold else "")), rows=confirmed)
 
@@ -77,6 +80,14 @@ def by_node(layers: Sequence[Layer]) -> dict[str, Layer]:
             if node not in found or rank[layer.integer] < rank[found[node].integer]:
                 found[node] = layer
     return found
+
+
+def installed(runtime: str) -> str:
+    """Return the version of a runtime that is installed here; nothing where none is."""
+    try:
+        return version(_DISTRIBUTIONS.get(runtime, runtime))
+    except PackageNotFoundError:
+        return ""
 
 
 def _find(runtime: str) -> EntryPoint | None:

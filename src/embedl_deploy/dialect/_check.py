@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from embedl_deploy.dialect._ask import installed
 from embedl_deploy.dialect._dialects import (
     CONVOLUTIONS,
     MOVES,
@@ -29,7 +30,7 @@ from embedl_deploy.dialect._model import QdqModel, attribute, copy_model, name_n
 from embedl_deploy.dialect._names import main_modules
 from embedl_deploy.dialect._observe import make_session
 from embedl_deploy.dialect._qdq_placement import View
-from embedl_deploy.dialect._versions import by_version, find_version
+from embedl_deploy.dialect._versions import by_version, find_version, unlearned
 from embedl_deploy.errors import ModelFileError, first_line
 
 _EPILOGUE = frozenset(
@@ -202,7 +203,8 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
     summary = f"{sum(agreeing)} of {len(agreeing)} operators found there agree."
     counts = Counter(node.op_type for node in graph.node)
     left = counts["QuantizeLinear"], counts["DequantizeLinear"]
-    return Contract(dialect.name, confirmed, f"Confirmed by ONNX Runtime's optimized graph: {summary}", left=left)
+    word = "Confirmed" if all(agreeing) else "Contradicted"
+    return Contract(dialect.name, confirmed, f"{word} by ONNX Runtime's optimized graph: {summary}", left=left)
 
 
 def _optimized(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -245,12 +247,16 @@ def check(
         kernels = predict(qdq, target)
     rows = _verdicts(qdq, kernels, target, main_modules(proto))
     version = find_version(target.runtime, runtime_version) if runtime_version else None
-    is_asked = version is None or (target.is_onnxruntime and ort.__version__ == version.table.version)
+    is_learned = version is not None and not version.note
+    is_asked = version is None or (is_learned and ort.__version__ == version.table.version)
     if version is not None and not is_asked:
         return by_version(read(proto), rows, version, target.name, None)
     function = pkgutil.resolve_name(target.confirm) if isinstance(target.confirm, str) else target.confirm
     contract: Contract = function(proto, target, rows)
-    return contract if version is None else by_version(read(proto), rows, version, target.name, contract)
+    if version is not None:
+        return by_version(read(proto), rows, version, target.name, contract)
+    note = unlearned(target.runtime, runtime_version, installed(target.runtime)) if runtime_version else ""
+    return replace(contract, confirmed=f"{contract.confirmed} {note}") if note else contract
 
 
 def _verdicts(

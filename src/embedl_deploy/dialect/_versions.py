@@ -129,6 +129,8 @@ def by_version(
     nodes = facts_of(qdq)
     found = {node.name: version.table.rule_for(node.known({})) for node in nodes}
     placed = version.table.placement(nodes)
+    for name in _biases(qdq, placed):
+        placed[name] = _TAKEN
     judged = tuple(_judged(row, placed.get(row.node, FLOAT), str(found.get(row.node) or ""), version) for row in rows)
     refused = [f"{node.facts['operator']} {node.name}: {rule}" for node, rule in version.table.refused(nodes)]
     if qdq.opset > version.table.newest_opset:
@@ -137,8 +139,31 @@ def by_version(
         names = {row.node: row for row in confirmed.rows}
         told = (replace(row, found=names[row.node].found, in_integers=names[row.node].in_integers) for row in judged)
         return replace(confirmed, rows=tuple(told))
-    text = f"Predicted from the rules learned from {version.name}, which is not the version that is installed here."
+    text = f"Predicted from the rules learned from {version.name}, " + (
+        "and from nothing else." if version.note else "which is not the version that is installed here."
+    )
     return Contract(dialect, judged, " ".join(filter(None, (text, version.note))), "; ".join(refused[:3]))
+
+
+def _biases(qdq: QdqModel, placed: Mapping[str, str]) -> list[str]:
+    """Return the additions that a product of integers does: one kernel, of which rules speak as of two nodes."""
+    view = View(qdq)
+    products = [node for node in qdq.graph.node if placed.get(node.name, FLOAT) == f"{_INTEGER} QGemm"]
+    return [last.name for node in products if (last := view.bias_tail(node)) is not node]
+
+
+def unlearned(runtime: str, wanted: str, here: str) -> str:
+    """Say of a version whose rules nobody learned what an answer is worth; nothing where it is the installed one.
+
+    Raises:
+        DialectError: This is no version.
+    """
+    if not number(wanted):
+        raise DialectError(f"{wanted!r} is no version of {runtime}.")
+    if here and number(here)[: len(number(wanted))] == number(wanted):
+        return ""
+    asked = f"; who was asked is {here}, which is installed here" if here else ""
+    return f"Nothing is known of {runtime} {wanted} in particular: versions of {runtime} were not learned{asked}."
 
 
 def _judged(row: Verdict, outcome: str, rule: str, version: Version) -> Verdict:

@@ -1,16 +1,13 @@
 """Which probe asks a runtime, and where what it answered is kept."""
 
 from contextlib import AbstractContextManager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from embedl_deploy.dialect._ask import installed
 from embedl_deploy.errors import DialectError
 from embedl_deploy.rules._layers import LayersProbe
 from embedl_deploy.rules._learn import Journal
 from embedl_deploy.rules._probe import OnnxRuntimeProbe, Probe
-
-# Where a distribution is not called like its runtime.
-_DISTRIBUTIONS = {"litert": "ai-edge-litert"}
 
 
 def open_probe(runtime: str, python: Path | None = None) -> AbstractContextManager[Probe]:
@@ -24,10 +21,9 @@ def open_probe(runtime: str, python: Path | None = None) -> AbstractContextManag
     if python is not None:
         raise DialectError(f"{runtime} is asked in this environment; --python is for onnxruntime.")
     probe = LayersProbe(runtime)
-    try:
-        probe.version = version(_DISTRIBUTIONS.get(runtime, runtime))
-    except PackageNotFoundError as exc:
-        raise DialectError(f"{runtime} is not installed here: {exc}.") from exc
+    probe.version = installed(runtime)
+    if not probe.version:
+        raise DialectError(f"{runtime} is not installed here.")
     return probe
 
 

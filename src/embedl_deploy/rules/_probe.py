@@ -213,7 +213,10 @@ def _gone(
 def _nameless(
     graph: onnx.GraphProto, optimized: onnx.GraphProto, kernels: Mapping[str, str]
 ) -> dict[str, str]:  # fmt: skip
-    """Return the kernels of nodes that lost their names and their results': 1.18 does so to what it turns to NHWC."""
+    """Return the kernels of nodes that lost their names and their results'.
+
+    Versions before 1.19 do so to what they turn to NHWC, and call a MatMul that takes its bias in ``gemm``.
+    """
     lost: dict[str, list[str]] = {}
     for node in graph.node:
         if node.name not in kernels and node.output[0] not in kernels:
@@ -221,14 +224,17 @@ def _nameless(
     found: dict[str, list[onnx.NodeProto]] = {}
     known = {name for node in graph.node for name in (node.name, *node.output)}
     for node in optimized.node:
-        if node.op_type.startswith("Nhwc") and not {_SUFFIX.sub("", node.name), *node.output} & known:
+        is_gemm = _SUFFIX.sub("", node.name) == "gemm" and node.op_type in ("Gemm", "QGemm") and "gemm" not in known
+        if is_gemm:
+            found.setdefault("MatMul", []).append(node)
+        elif node.op_type.startswith("Nhwc") and not {_SUFFIX.sub("", node.name), *node.output} & known:
             found.setdefault(node.op_type.removeprefix("Nhwc"), []).append(node)
     # Both graphs are in the order of their work.
     return {
-        name: f"{INTEGER} {kind}"
+        name: FLOAT if now.op_type == "Gemm" else f"{INTEGER} {now.op_type.removeprefix('Nhwc')}"
         for kind, names in lost.items()
         if len(names) == len(found.get(kind, ()))
-        for name in names
+        for name, now in zip(names, found[kind], strict=True)
     }
 
 

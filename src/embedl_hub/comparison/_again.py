@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,10 +55,11 @@ def find_baseline(
             f"No {run_type} run of project {project!r} with the tag {name}={value} measured {model!r}; they measured "
             f"{quoted_list(others)}. Record this model too, or name the run to compare with by its id."
         )
+    home = shlex.quote(str(store.home))
     raise TrackingError(
         f"No finished {run_type} run of project {project!r} has the tag {name}={value}. "
-        f"Record one: pytest --hub-record {name}={value} for tests, or "
-        f"embedl-hub gate MODEL --baseline {name}={value} --record --project {project}"
+        f"Record one: pytest --hub-record {name}={value} --hub-home {home} for tests, or "
+        f"embedl-hub gate MODEL --baseline {name}={value} --record --project {project} --home {home}"
     )
 
 

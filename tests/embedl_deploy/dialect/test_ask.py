@@ -72,7 +72,7 @@ def test_what_ran_is_held_against_the_prediction(install: Callable[[str], None])
     wrong = [row for row in contract.rows if row.found == "kernel_f32"]
     assert [row.agrees for row in wrong] == [row.state != "integer" for row in wrong]
     assert contract.disagreements == tuple(row for row in wrong if row.state == "integer")
-    assert "Confirmed by the layers that ownruntime ran:" in contract.confirmed
+    assert "Contradicted by the layers that ownruntime ran:" in contract.confirmed
     assert "weighted ones it tells nothing" in contract.confirmed
     assert contract.coverage == (sum(row.is_integer for row in rows.values() if row.operator in {"Conv", "Gemm"}), 3)
     assert all(not row.found for row in rows.values() if row.state == "taken")

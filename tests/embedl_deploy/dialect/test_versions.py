@@ -1,8 +1,12 @@
 """The version of the runtime that will read a file: what is judged by it, and what is written for it."""
 
+import importlib.metadata
+
+import numpy as np
 import onnx
 import pytest
-from support.qdq import tensorrt_residual
+from onnx import numpy_helper
+from support.qdq import Graph, tensorrt_residual
 
 from embedl_deploy.dialect import Rule, RuleTable, check, known_versions, lower
 from embedl_deploy.dialect._model import opset_of, read
@@ -71,6 +75,46 @@ def test_the_newest_version_changes_nothing() -> None:
     newest = known_versions("onnxruntime")[-1]
     plain, versioned = (lower(model, "onnxruntime-x86", runtime_version=each) for each in ("", newest))
     assert plain.SerializeToString(deterministic=True) == versioned.SerializeToString(deterministic=True)
+
+
+def linear_head() -> onnx.ModelProto:
+    """Return a mean, a Reshape and a product with its bias, which gives floats, in integers but for its end."""
+    net = Graph(opset=17)
+    value = net.qdq(net.input("x", [1, 8, 6, 6]), 0.02, 10, "uint8")
+    mean = net.qdq(net.node("GlobalAveragePool", [value], "mean"), 0.02, 10, "uint8")
+    net.constant("shape", [1, 8], np.int64)
+    flat = net.qdq(net.node("Reshape", [mean, "shape"], "flat"), 0.02, 10, "uint8")
+    weight = net.weight("w", (8, 4), axis=None)
+    scale = np.float32(0.02) * numpy_helper.to_array(next(each for each in net.constants if each.name == "w.s"))
+    net.constant("b", net.random.integers(-500, 500, 4), np.int32)
+    net.constant("b.s", scale)
+    bias = net.node("DequantizeLinear", ["b", "b.s"], "b.d")
+    return net.model(net.node("Add", [net.node("MatMul", [flat, weight], "product"), bias], "y"))
+
+
+@pytest.mark.parametrize("version", known_versions("onnxruntime"))
+def test_a_linear_head_is_one_kernel_in_every_version(version: str) -> None:
+    """Older ones call it by another name, which was once read as a product in float."""
+    rows = {row.operator: row for row in check(linear_head(), "onnxruntime-x86", runtime_version=version).rows}
+    assert (rows["MatMul"].state, rows["MatMul"].kernel, rows["Add"].state) == ("integer", "QGemm", "taken")
+
+
+@pytest.mark.parametrize("version", ["1.32", "99.0"])
+def test_a_version_that_nobody_learned_is_not_confirmed_by_another(version: str) -> None:
+    """Its prediction is that of the newest table, which says so, whatever is installed here."""
+    contract = check(linear_head(), "onnxruntime-x86", runtime_version=version)
+    assert contract.confirmed.startswith("Predicted from the rules learned from")
+    assert f"onnxruntime {version} was not learned" in contract.confirmed
+
+
+def test_a_runtime_without_learned_versions_says_who_was_asked() -> None:
+    """The one that is installed here, which may be the one that is meant."""
+    model = lower(tensorrt_residual(), "openvino")
+    here = importlib.metadata.version("openvino")
+    assert "versions of openvino were not learned" in check(model, "openvino", runtime_version="2021.4").confirmed
+    assert "were not learned" not in check(model, "openvino", runtime_version=here).confirmed
+    with pytest.raises(DialectError, match="'new' is no version of openvino"):
+        check(model, "openvino", runtime_version="new")
 
 
 def test_check_tells_what_an_old_version_makes_of_a_file() -> None:

@@ -128,9 +128,10 @@ def test_every_change_between_neighbors_has_a_small_graph() -> None:
     versions = known_versions("onnxruntime")
     found = [diff("onnxruntime", *pair) for pair in itertools.pairwise(versions)]
     large = [change for each in found for change in each.changes if change.nodes > MOST_NODES]
-    # No smaller graph was found that shows these three.
+    # No smaller graph shows these: a product with bias, Relu and rounding, in float from 1.19 on, has seven nodes.
     assert {(each.operator, each.before, each.after) for each in large} <= {
         ("Conv", "refused", "float"), ("MatMul", "refused", "integer QGemm"), ("LeakyRelu", "float", "refused"),
+        ("MatMul", "integer QGemm", "float"),
     }  # fmt: skip
 
 

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from onnx import helper
 
 from embedl_deploy.errors import DialectError
 from embedl_deploy.rules import Case, OnnxRuntimeProbe
 from embedl_deploy.rules._cases import CENTER, build
+from embedl_deploy.rules._probe import placement_by
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,16 @@ def probe() -> Iterator[OnnxRuntimeProbe]:
 def test_known_answers(probe: OnnxRuntimeProbe, text: str, outcome: str) -> None:
     """ONNX Runtime's own graph tells which kernel an operator got."""
     assert next(iter(probe.ask([build(Case.parse(text))])))[CENTER] == outcome
+
+
+def test_a_product_that_took_its_bias_in_is_found_by_its_place() -> None:
+    """ONNX Runtime before 1.19 calls it ``gemm``: in integers or in float, as its kernel is."""
+    model = build(Case.parse("MatMul; bias=int32; output=model"))
+    result = model.graph.output[0].name
+    for kernel, outcome in (("QGemm", "integer QGemm"), ("Gemm", "float")):
+        node = helper.make_node(kernel, ["x", "w"], [result], name="gemm", domain="com.microsoft")
+        optimized = helper.make_model(helper.make_graph([node], "optimized", [], []))
+        assert placement_by(model, optimized)[CENTER] == outcome
 
 
 def test_a_relu_is_taken_in(probe: OnnxRuntimeProbe) -> None:
