@@ -45,6 +45,7 @@ _SURER = 2.0  # standard errors: how much surer the answers must be then
 _SURE = 0.99  # of the resamples
 _MARGIN = 0.8  # of the given distance: a repair is below it in these resamples, not only below the distance itself
 _CLEARLY = 0.7  # what an explanation with one more fault in it must leave of the simpler one's distance, at most
+_NOTICED = 0.05  # and how much less that must be: where next to nothing is left, a share of it says nothing
 _TIMES = 200
 
 
@@ -207,7 +208,8 @@ class _Trial:
         for each in found if best is not None and best.explanation.simpler else ():
             assert best is not None
             if each.explanation.fault == best.explanation.simpler:
-                return best if best.distance < _CLEARLY * each.distance else each
+                most = min(_CLEARLY * each.distance, each.distance - _NOTICED)
+                return best if best.distance < most else each
         return best
 
     def _comes_near(self, each: Explanation, distance: float, needed: float) -> bool:

@@ -48,8 +48,8 @@ def normalized(count: int, seed: int) -> torch.Tensor:
 
 
 @cache
-def network() -> nn.Module:
-    """Return a network whose batch norms have seen normalized pictures."""
+def network(data: Callable[[int, int], torch.Tensor] = normalized) -> nn.Module:
+    """Return a network whose batch norms have seen pictures, normalized ones unless told otherwise."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
@@ -61,7 +61,7 @@ def network() -> nn.Module:
             part.momentum = None
     with torch.no_grad():
         for seed in range(8):
-            model.train()(normalized(32, 1000 + seed))
+            model.train()(data(32, 1000 + seed))
     return model.eval()
 
 
@@ -187,6 +187,25 @@ def test_sureness_is_in_standard_errors() -> None:
 def test_a_second_fault_is_not_added_for_little() -> None:
     """Where a range alone explains the data, the order of channels is left out of it."""
     assert "BGR" not in judged(pictures(64, 5)).evidence.fault
+
+
+def alike(count: int, seed: int) -> torch.Tensor:
+    """Return pictures from 0 to 1 whose channels have the same statistics."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = functional.interpolate(torch.randn(count, 3, 6, 6, generator=generator), (24, 24), mode="bilinear")
+    return (0.2 * coarse + 0.02 * torch.randn(count, 3, 24, 24, generator=generator) + 0.5).clamp(0, 1)
+
+
+def signed(count: int, seed: int) -> torch.Tensor:
+    return 2 * alike(count, seed) - 1
+
+
+def test_a_second_fault_is_not_added_where_the_first_leaves_next_to_nothing() -> None:
+    """A share of it is an accident: channels that are alike were told to be in the other order."""
+    for seed in range(6):
+        fault = judged(alike(64, seed), network(signed)).evidence.fault
+        assert "from -1 to 1" in fault
+        assert "BGR" not in fault
 
 
 def test_the_stored_statistics_take_the_version_they_are_of() -> None:
