@@ -7,6 +7,11 @@ import click
 from embedl_deploy.cli import options
 from embedl_device import schema
 
+_NOTE = (
+    "'float' is what is not rounded in simulation. Export rounds more where the target's runtime gains by it: "
+    "'embedl-deploy check FILE' tells what a file runs in integers."
+)
+
 
 @click.command("plan", short_help="Show what would be fused and quantized, and why not the rest.")
 @options.model_options
@@ -44,5 +49,5 @@ def command(
         return 0
     click.echo(str(result.plan))
     if placement is not None:
-        click.echo(f"\n{placement}")
+        click.echo(f"\n{placement}\n\n{_NOTE}")
     return 0

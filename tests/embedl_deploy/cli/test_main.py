@@ -60,7 +60,9 @@ def call(*arguments: str, code: int = 0) -> str:
 
 def test_from_a_module_to_a_verified_file(place: Path) -> None:
     """plan, quantize, export, check, relower, verify in a row."""
-    assert "quantized" in call("plan", "cli_net:small", "--data", "data", "--backend", "onnxruntime")
+    told = call("plan", "cli_net:small", "--data", "data", "--backend", "onnxruntime")
+    assert "quantized" in told
+    assert "'embedl-deploy check FILE' tells" in told
     plan = json.loads(call("plan", "cli_net:small", "--shape", "2x3x8x8", "--backend", "onnxruntime", "--json"))
     assert plan["backend"] == "onnxruntime"
     assert any(layer["runs"] == "quantized" for layer in plan["layers"])
