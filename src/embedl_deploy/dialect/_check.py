@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+from onnx import numpy_helper
 
 from embedl_deploy.dialect._ask import installed
 from embedl_deploy.dialect._dialects import (
@@ -36,6 +37,8 @@ from embedl_deploy.errors import ModelFileError, first_line
 _EPILOGUE = frozenset(
     {"Relu", "Clip", "Sigmoid", "LeakyRelu", "HardSwish", "HardSigmoid", "Mul", "Gelu", "Elu", "Tanh"}
 )
+
+_NEARLY = 1e-3  # an exponent that was rounded
 
 
 def predict(qdq: QdqModel, dialect: Dialect) -> list[Kernel]:
@@ -78,7 +81,7 @@ class _Rules:
         """Name what melts into an integer operator: the addition of a bias, and the activation after it."""
         if node.op_type not in WEIGHTED | {"Add"}:
             return ()
-        last = self.view.bias_tail(node)
+        last = self._bias_tail(node)
         found = [] if last is node else [last.name]
         gated = self.view.gated_by(last, self.dialect.gates) or ()
         inside = [(each.name, index) for each in gated for index in range(len(each.input))]
@@ -88,6 +91,12 @@ class _Rules:
         if after is not None and (after.name, 0) not in self.qdq.edges:
             found += [after.name] if after.op_type in self.dialect.epilogue or self.view.is_relu_like(after) else []
         return tuple(found)
+
+    def _bias_tail(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """Return the addition of a bias that melts into a product: with no rounding between them."""
+        last = self.view.bias_tail(node)
+        between = last is not node and (last.name, list(last.input).index(node.output[0])) in self.qdq.edges
+        return node if between else last
 
     def _formats(self, node: onnx.NodeProto) -> list[str]:
         found = [self.qdq.edges[node.name, i] for i in range(len(node.input)) if (node.name, i) in self.qdq.edges]
@@ -119,7 +128,8 @@ class _Rules:
     def _why_float(self, node: onnx.NodeProto) -> str:
         if not self._formats(node):
             return "is not quantized"
-        if not self.view.has_kernel(node, self.dialect) and node.op_type not in self.dialect.between:
+        is_between = node.op_type in self.dialect.between and (node.op_type != "Pow" or self._is_square(node))
+        if not self.view.has_kernel(node, self.dialect) and not is_between:
             return f"{self.dialect.name} has no integer kernel for it"
         # The bias is no operand: it may be float.
         operands = [
@@ -131,7 +141,7 @@ class _Rules:
         if floats and not (self.dialect.skip_only and node.op_type == "Add" and len(floats) == 1):
             return f"input {floats[0]!r} is float: no Q/DQ before it"
         wanted = self.dialect.outputs | self.dialect.both_sides | self.dialect.between
-        if node.op_type in wanted and not self._is_written(self.view.tail(self.view.bias_tail(node))):
+        if node.op_type in wanted and not self._is_written(self.view.tail(self._bias_tail(node))):
             return f"its output {self.view.tail(node)!r} carries no Q"
         return self._why_not_prescribed(node)
 
@@ -146,6 +156,16 @@ class _Rules:
             return "its kernel pads as TensorFlow does, VALID or SAME"
         return ""
 
+    def _is_square(self, node: onnx.NodeProto) -> bool:
+        """Tell whether a power is the product of a value with itself."""
+        if (rounded := self.qdq.weights.get(node.input[1])) is not None:
+            exponent = rounded.real
+        elif (plain := self.view.constants.get(node.input[1])) is not None:
+            exponent = numpy_helper.to_array(plain)
+        else:
+            return False
+        return exponent.size == 1 and abs(float(exponent.reshape(-1)[0]) - 2) < _NEARLY
+
     def _is_padded_as_tensorflow(self, node: onnx.NodeProto) -> bool:
         """Tell whether an operator other than pooling, or a padding that has a name in TensorFlow."""
         if node.op_type not in ("AveragePool", "MaxPool"):
@@ -153,10 +173,15 @@ class _Rules:
         pads = [int(each) for each in attribute(node, "pads", [])]
         ceils, counts = attribute(node, "ceil_mode", 0), attribute(node, "count_include_pad", 0)
         shape = self.view.shape(node.input[0])
-        if ceils or not any(pads) or shape is None:
-            return not ceils
+        if shape is None:
+            return not ceils and not any(pads)
         kernel = [int(each) for each in attribute(node, "kernel_shape")]
         strides = [int(each) for each in attribute(node, "strides", [1] * len(kernel))]
+        places = zip(shape[2:], kernel, strides, strict=True)
+        if ceils and any((size - width) % stride for size, width, stride in places):
+            return False
+        if not any(pads):
+            return True
         needed = [max((-(-size // stride) - 1) * stride + width - size, 0)
                   for size, stride, width in zip(shape[2:], strides, kernel, strict=True)]  # fmt: skip
         same = [each // 2 for each in needed] + [each - each // 2 for each in needed]
@@ -173,7 +198,7 @@ class _Rules:
         """Say what keeps the operators after a weighted one from melting into it."""
         if not self.dialect.skip_only or node.op_type not in WEIGHTED:
             return ""
-        last = self.view.bias_tail(node)
+        last = self._bias_tail(node)
         after = self.view.only_reader(last.output[0])
         if after is None or (after.name, list(after.input).index(last.output[0])) not in self.qdq.edges:
             return ""

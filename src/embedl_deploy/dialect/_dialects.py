@@ -159,7 +159,8 @@ class Dialect:
     outputs: frozenset[str] = frozenset()  # operators whose output must carry Q for them to run in integers
     # Operators that run in integers only with Q on all inputs and on the output
     both_sides: frozenset[str] = frozenset()
-    # Operators that run in integers too where a file has Q on all inputs and on the output; ours have none there
+    # Operators that run in integers too where a file has Q on all inputs and on the output; ours have none there. Of a
+    # power it is the square.
     between: frozenset[str] = frozenset()
     # Operators among those that stay float where nothing rounded their output in simulation: to round a residual stream
     # costs much and gains little
@@ -251,8 +252,8 @@ LITERT = Dialect(
     name="litert", runtime="litert", backend="onnxruntime",
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
     integers=WEIGHTED | _LITERT_BOTH | MOVES | {"Pad", "Resize"},
-    outputs=WEIGHTED, both_sides=_LITERT_BOTH, between=frozenset({"ReduceMean", "Relu", "Sub"}), keeps_float=_RESIDUAL,
-    one_scale=_SAME_SCALE, same_padding=True,
+    outputs=WEIGHTED, both_sides=_LITERT_BOTH, between=frozenset({"Pow", "ReduceMean", "Relu", "Sub"}),
+    keeps_float=_RESIDUAL, one_scale=_SAME_SCALE, same_padding=True,
     fixed=(("Softmax", 1 / 256, -128), ("Sigmoid", 1 / 256, -128), ("Tanh", 1 / 128, 0)),
     types=frozenset({"int8", "int16"}), activation_types=frozenset({"int8", "int16"}),
 )  # fmt: skip

@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from embedl_deploy.dialect._dialects import CONVOLUTIONS, MOVES, WEIGHTED
-from embedl_deploy.dialect._model import QdqModel
+from embedl_deploy.dialect._model import QdqModel, attribute
 from embedl_deploy.dialect._qdq_placement import View
 
 _REDUCING = frozenset({
@@ -94,9 +94,11 @@ class _Links:
         """Tell whether a node's kernel computes on the integers that it is given."""
         if node.op_type == "MatMul" and node.input[1] not in self.qdq.weights:
             return self._is_product_of_integers(node)
+        if node.op_type not in WEIGHTED | _REDUCING or not self.is_rounded(node) or self._is_behind_signed(node):
+            return False
         if node.op_type in WEIGHTED:
-            return self.is_rounded(node) and node.input[1] in self.qdq.weights and not self._is_behind_signed(node)
-        return node.op_type in _REDUCING and self.is_rounded(node)
+            return node.input[1] in self.qdq.weights
+        return not (node.op_type == "AveragePool" and attribute(node, "ceil_mode", 0))
 
     def _is_product_of_integers(self, node: onnx.NodeProto) -> bool:
         """Tell whether both factors are integers whose zero is 0, the second one signed."""

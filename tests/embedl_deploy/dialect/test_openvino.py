@@ -198,3 +198,14 @@ def test_the_operand_of_a_sum_that_no_convolution_made_stays_an_integer(named: s
         for node in model.graph.node:
             node.name = node.output[0]
     assert {"m", "Mul:m"} & integers(model)
+
+
+@pytest.mark.parametrize("ceils", [0, 1])
+def test_an_average_that_rounds_its_size_up_is_float(ceils: int) -> None:
+    """Whether there is anything to round up or not."""
+    net = Graph()
+    value = net.qdq(net.input("x", [1, 8, 12, 12]), 0.02, 10, "uint8")
+    first = net.qdq(net.node("Conv", [value, net.weight("w", (8, 8, 1, 1))], "c"), 0.05, 120, "uint8")
+    pool = net.node("AveragePool", [first], "p", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=ceils)
+    last = net.node("Conv", [net.qdq(pool, 0.05, 120, "uint8"), net.weight("v", (8, 8, 1, 1))], "e")
+    assert ("AveragePool:p" in integers(net.model(last))) is (ceils == 0)

@@ -163,11 +163,17 @@ def test_what_deploy_predicts_is_what_runs() -> None:
         for name, stride, pad in (("odd", 2, 1), ("same", 1, 1), ("valid", 3, 0))
     )
     less = net.qdq(net.node("Sub", [same, fixed], "less"), 0.06, -100)
-    mean = net.qdq(net.node("ReduceMean", [less], "mean", axes=[2, 3]), 0.03, -90)
+    net.constant("two", 2.0)
+    square = net.qdq(net.node("Pow", [less, "two"], "square"), 0.2, -128)
+    even = net.qdq(
+        net.node("AveragePool", [square], "even", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), 0.2, -128
+    )
+    mean = net.qdq(net.node("ReduceMean", [even], "mean", axes=[2, 3]), 0.15, -120)
     contract = check(net.model(free, odd, valid, mean), "litert")
     assert contract.disagreements == (), str(contract)
     assert {row.node for row in contract.rows if row.is_integer} == {
-        "Sigmoid:s256", "MaxPool:same", "MaxPool:valid", "Sub:less", "ReduceMean:mean",
+        "Sigmoid:s256", "MaxPool:same", "MaxPool:valid", "Sub:less", "Pow:square", "AveragePool:even",
+        "ReduceMean:mean",
     }  # fmt: skip
     reasons = {row.node: row.reason for row in contract.rows}
     assert "writes scale 0.00390625 and zero point -128 alone" in reasons["Sigmoid:s255"]
