@@ -80,6 +80,14 @@ class _Lifeline:
         self._stdin.write(b"\n")
         self._stdin.flush()
 
+    def is_heard(self) -> bool:
+        """Send a beat, and tell whether anybody was there; who hung up has said why, on one of the other pipes."""
+        try:
+            self.beat()
+        except OSError:
+            return False
+        return True
+
     def answered_s(self) -> float:
         """Return when the beat was sent whose answer came now."""
         return self._sent_s.popleft() if self._sent_s else 0.0
@@ -144,7 +152,7 @@ def _await_lease(keeper: Process, lifeline: _Lifeline, place: str, wait_s: float
     is_held = is_told = False
     try:
         # Sent before it is asked for, it costs no question of its own where nobody else has the board.
-        lifeline.beat()
+        is_heard = lifeline.is_heard()
         while True:
             lines = lifeline.lines(deadline - _now_s())
             for word, _, rest in (line.partition(" ") for line in lines or ()):
@@ -167,7 +175,7 @@ def _await_lease(keeper: Process, lifeline: _Lifeline, place: str, wait_s: float
                     said = f"{word} {rest}"[:_MOST_NOTE_BYTES].strip()
                     raise LeaseError(f"The lease on {place} could not be taken: {said}. {_HINT}")
             if lines is None or _now_s() >= deadline:
-                raise _no_answer(keeper, place)
+                raise _no_answer(keeper, place, b"" if is_heard else _read_complaint(keeper, 10))
     except OSError as error:
         # Whoever hung up on us has ended, and said why, or will when the network has brought it.
         raise _no_answer(keeper, place, _read_complaint(keeper, 10)) from error

@@ -327,6 +327,22 @@ def test_a_keeper_that_lies_is_an_error(answer: str, tmp_path: Path, monkeypatch
     assert "\x1b" not in str(caught.value)
 
 
+@pytest.mark.parametrize("pipe", ["1", "2"])
+def test_a_keeper_that_has_ended_is_still_heard(pipe: str, tmp_path: Path) -> None:
+    """Where it refused before the first beat could be sent, as on a busy machine, on either of its pipes."""
+
+    def started() -> ProcessGroup:
+        keeper = ProcessGroup(["sh", "-c", f"echo 'refused: {tmp_path} is a link' >&{pipe}"])
+        keeper.wait(10)
+        return keeper
+
+    with (
+        pytest.raises(LeaseError, match=r"could not be taken: refused: .* is a link"),
+        _lease.keep_remote_lease(started, place="pi", wait_s=1),
+    ):
+        pass
+
+
 def test_a_lease_that_was_lost_stops_the_holder(tmp_path: Path, board: SSHCommandRunner) -> None:
     """Nothing more is run on a board that may be somebody else's by now."""
     device = Device("pi", runner=board, lease_dir=str(tmp_path / "lease"), artifact_root=str(tmp_path / "root"))

@@ -46,7 +46,8 @@ def main() -> None:
         while True:
             with client.start_run(name="victim") as run:
                 say(run.id, "start", "", None)
-                for number in range(choice.randrange(1, 80)):
+                # Long, so that a kill hits a run in the middle where a slow disk makes starts and ends slow too.
+                for number in range(choice.randrange(20, 240)):
                     log_one(run, number, choice)
             say(run.id, "end", "", None)
 
