@@ -50,16 +50,17 @@ class _FusedConv(QuantizableModule):
             return None
         if not value.is_cuda or self._forward_hooks:
             return None
-        conv = self.conv
-        if not isinstance(conv, QuantizedConv) or conv.output is not None or conv.held is None or conv._forward_hooks:
+        parts: Any = self._modules  # past `nn.Module.__getattr__`, as in `_convolve`
+        conv, act = parts["conv"], parts.get("act")
+        if not isinstance(conv, QuantizedConv) or conv.held is None or conv._forward_hooks:
             return None
         weight, bias = conv.held
-        if bias is None or not conv.passes_weight:
+        if bias is None or conv._modules.get("output") is not None or not conv.passes_weight:
             return None
         plain = conv.run(value, weight, None)
-        found = self.behind[0].see_after(self.act, plain, None, bias)
+        found = behind[0].see_after(act, plain, None, bias)
         if found is None:
-            found = _then(self.act, plain.add_(bias.reshape(-1, *[1] * (plain.ndim - 2))))
+            found = _then(act, plain.add_(bias.reshape(-1, *[1] * (plain.ndim - 2))))
         return found
 
     def quantize(self, spec: QuantSpec) -> None:

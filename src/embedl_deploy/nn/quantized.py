@@ -25,6 +25,8 @@ from embedl_deploy.nn.rounding import (
     norm_factor,
 )
 
+# As many dimensions as what they normalize may have.
+_NORMS: dict[type, tuple[int, ...]] = {nn.BatchNorm1d: (2, 3), nn.BatchNorm2d: (4,), nn.BatchNorm3d: (5,)}
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 Folded = tuple[torch.Tensor, torch.Tensor | None]
 
@@ -117,15 +119,16 @@ class QuantizedLayer(nn.Module):
     @property
     def passes_weight(self) -> bool:
         """Whether its weight is not rounded now."""
-        return self.weight_quantizer is None or self.weight_quantizer.mode is Mode.FLOAT
+        quantizer: Any = self._modules.get("weight_quantizer")
+        return quantizer is None or quantizer.mode is Mode.FLOAT
 
     def _rounded(self, weight: torch.Tensor) -> torch.Tensor:
         if self.weight_quantizer is None:
             return weight
         ahead = self._ahead()
-        return self.weight_quantizer(weight) if ahead is None else ahead
+        return self.weight_quantizer(weight) if ahead is None else ahead.rounded
 
-    def _ahead(self) -> torch.Tensor | None:
+    def _ahead(self) -> "_Ahead | None":
         """Return the weight that was rounded together with others'."""
         if torch.compiler.is_compiling() or self.together is None:
             return None
@@ -219,6 +222,8 @@ class QuantizedConv(QuantizedLayer):
 
     def get_extra_state(self) -> dict[str, bool]:
         """Save what is no tensor."""
+        if self.together is not None:
+            self.together.settle()  # asked for before the tensors of the batch norm are
         return {"batch_norm_frozen": self.batch_norm_frozen}
 
     def set_extra_state(self, state: dict[str, bool]) -> None:
@@ -323,8 +328,7 @@ class QuantizedConv(QuantizedLayer):
         # The rounded weight is divided back, not the result: the same sum, on a far smaller tensor.
         ahead = self._ahead()
         if ahead is not None:
-            ready: torch.Tensor = bn(self._run(value, ahead, _parameter(source, "bias")))
-            return ready
+            return self._normalized(self._run(value, ahead.rounded, _parameter(source, "bias")), ahead.gamma)
         quantizer, weight = self.weight_quantizer, source.weight
         if quantizer is not None and quantizer.is_by_row():
             weight = quantizer(weight, Norm(bn.weight, bn.running_var, bn.eps))
@@ -334,6 +338,22 @@ class QuantizedConv(QuantizedLayer):
             weight = quantizer(weight * spread) / spread
         normal: torch.Tensor = bn(self._run(value, weight, source.bias))
         return normal
+
+    def _normalized(self, value: torch.Tensor, gamma: torch.Tensor | None) -> torch.Tensor:
+        """Normalize by the batch's own statistics, as the batch norm does by itself, with the factor that it is given.
+
+        A GPU takes longer to be told of a factor's gradient, or of one more batch, than to add them up.
+        """
+        bn: Any = self._modules["bn"]
+        if gamma is None or self.together is None or not _is_plain(bn, value):
+            ready: torch.Tensor = bn(value)
+            return ready
+        known = bn._buffers
+        mean, variance, count = known["running_mean"], known["running_var"], known["num_batches_tracked"]
+        self.together.count(count)
+        return functional.batch_norm(
+            value, mean, variance, gamma, _parameter(bn, "bias"), training=True, momentum=bn.momentum, eps=bn.eps
+        )
 
     def run(self, value: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Run the convolution with other weights."""
@@ -427,10 +447,20 @@ class QuantizedLinear(QuantizedLayer):
         return functional.linear(value, weight, bias)
 
 
+def _is_plain(bn: Any, value: torch.Tensor) -> bool:
+    """Say whether a batch norm is torch's own, as it comes, and normalizes the value by the batch's statistics."""
+    if value.ndim not in _NORMS.get(type(bn), ()) or not (bn.training and bn.track_running_stats):
+        return False
+    if bn.momentum is None or bn._buffers["num_batches_tracked"] is None or "forward" in bn.__dict__:
+        return False
+    return not (bn._forward_hooks or bn._forward_pre_hooks or bn._backward_hooks or bn._backward_pre_hooks)
+
+
 class _Ahead(NamedTuple):
-    """A weight that was rounded before it was asked for, and what it was rounded from."""
+    """A weight that was rounded before it was asked for, its batch norm's factor, and what it was rounded from."""
 
     rounded: torch.Tensor
+    gamma: torch.Tensor | None
     part: RowWeight
     versions: tuple[int, ...]
     token: Token
@@ -459,22 +489,38 @@ class Together:
     def __init__(self, layers: Iterable[QuantizedLayer]) -> None:
         self.layers = tuple(layers)
         self._waiting: dict[QuantizedLayer, _Ahead] = {}
+        self._uncounted: list[torch.Tensor] = []
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what waits: a copy has weights of its own."""
-        return {"layers": self.layers, "_waiting": {}}
+        self.settle()
+        return {"layers": self.layers, "_waiting": {}, "_uncounted": []}
 
-    def take(self, layer: QuantizedLayer, source: nn.Module) -> torch.Tensor | None:
+    def count(self, batches: torch.Tensor) -> None:
+        """Count one more batch of a layer that has taken its weight: with the last of them, for all in one step."""
+        self._uncounted.append(batches)
+        if not self._waiting:
+            self.settle()
+
+    def settle(self) -> None:
+        """Count the batches that were not counted yet."""
+        if self._uncounted:
+            with torch.no_grad():
+                torch._foreach_add_(self._uncounted, 1)
+            self._uncounted.clear()
+
+    def take(self, layer: QuantizedLayer, source: nn.Module) -> _Ahead | None:
         """Return the rounded weight of a layer and its torch module, once; `None` where it has to round by itself."""
         found = self._waiting.pop(layer, None)
         if not can_round_ahead():
             return None
         if found is not None and found.is_fresh(source):
-            return found.rounded
+            return found
         # A layer that is called twice must not round all the others again.
         if any(one.is_fresh(other.source) for other, one in self._waiting.items()):
             return None
         self._waiting.clear()
+        self.settle()
         layers, parts = [], []
         for each in self.layers:
             if (part := each.row_weight()) is not None:
@@ -484,9 +530,10 @@ class Together:
             return None
         token = Token()
         waiting = self._waiting
-        for each, part, one in zip(layers, parts, fake_quantize_together(parts, token), strict=True):
-            waiting[each] = _Ahead(one, part, _versions(part), token)
-        return waiting.pop(layer).rounded
+        rounded, gammas = fake_quantize_together(parts, token)
+        for each, part, one, gamma in zip(layers, parts, rounded, gammas, strict=True):
+            waiting[each] = _Ahead(one, gamma, part, _versions(part), token)
+        return waiting.pop(layer)
 
 
 def _are_alike(parts: list[RowWeight]) -> bool:

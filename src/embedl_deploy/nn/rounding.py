@@ -498,7 +498,11 @@ class Token:
 
 
 class _Together(torch.autograd.Function):
-    """Round several weights row by row, as `_Rows` does each."""
+    """Round several weights row by row, as `_Rows` does each, and pass the factors of their batch norms on.
+
+    A batch norm that reads its factor here has the gradient of its own added to that of the rounding in one step for
+    all, and not in one for each, as a tensor that is read twice has it.
+    """
 
     @staticmethod
     def forward(
@@ -508,7 +512,7 @@ class _Together(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *kept)
         ctx.form, ctx.by, ctx.token, ctx.count = parts[0].form, by, token, len(parts)
         ctx.set_materialize_grads(False)
-        return tuple(rounded)
+        return *rounded, *[each.view_as(each) for each in tensors[len(parts) :] if each is not None]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -516,9 +520,14 @@ class _Together(torch.autograd.Function):
         count, saved = ctx.count, ctx.saved_tensors
         weights, gammas, kept = saved[:count], saved[count : 2 * count], saved[2 * count :]
         wants = ctx.needs_input_grad[3 + count :]
-        found = ctx.by.together_gradients(grads, weights, gammas, kept, ctx.form, wants)
+        found = ctx.by.together_gradients(grads[:count], weights, gammas, kept, ctx.form, wants)
         of_weights = [None if one is None else one.weight for one in found]
         of_gammas = [None if one is None else one.gamma for one in found]
+        if others := grads[count:]:
+            both = [pair for pair in zip(of_gammas, others, strict=True) if pair[0] is not None and pair[1] is not None]
+            if both:
+                torch._foreach_add_(*[list(side) for side in zip(*both, strict=True)])
+            of_gammas = [other if one is None else one for one, other in zip(of_gammas, others, strict=True)]
         return None, None, None, *of_weights, *of_gammas
 
 
@@ -647,14 +656,21 @@ def fake_quantize_rows(
     return by.rows(weight, norm, scale, ratio, form, copy)[0]
 
 
-def fake_quantize_together(parts: Sequence[RowWeight], token: Token) -> tuple[torch.Tensor, ...]:
-    """Quantize and dequantize several weights of one format, as `fake_quantize_rows` does each."""
+def fake_quantize_together(
+    parts: Sequence[RowWeight], token: Token
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor | None, ...]]:
+    """Quantize and dequantize several weights of one format, as `fake_quantize_rows` does each.
+
+    Returns:
+        The rounded weights, and the factors of their batch norms for these to read instead of their own.
+    """
     gammas = [None if part.norm is None else part.norm.gamma for part in parts]
     by = implementation_for(parts[0].weight, parts[0].form)
     found: tuple[torch.Tensor, ...] = _Together.apply(  # type: ignore[no-untyped-call]
         parts, by, token, *[part.weight for part in parts], *gammas
     )
-    return found
+    count = len(parts)
+    return found[:count], found[count:] or (None,) * count
 
 
 def can_round_ahead() -> bool:

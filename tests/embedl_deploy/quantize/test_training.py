@@ -308,6 +308,51 @@ def test_a_weight_that_was_rounded_ahead_is_not_used_too_late() -> None:
     assert not torch.equal(before, torch.as_tensor(second.source.weight.grad))
 
 
+def test_batches_are_counted_of_the_layers_that_ran() -> None:
+    """Counted together, they are in the state and in copies: also where the others of a group are left out."""
+    model, _ = calibrated()
+    model.train()
+    first, second = [part for part in model.modules() if isinstance(part, QuantizedConv)][:2]
+    given = torch.ones(2, first.source.in_channels, 8, 8)
+    before = int(first.bias_holder.num_batches_tracked)
+    for _ in range(3):
+        first(given)
+    assert first.together is second.together
+    assert int(first.state_dict()["bn.num_batches_tracked"]) == before + 3
+    first(given)
+    twin = copy.deepcopy(model)
+    counts = [part.bias_holder.num_batches_tracked for part in twin.modules() if isinstance(part, QuantizedConv)]
+    assert [int(count) for count in counts[:2]] == [before + 4, before]
+
+
+@pytest.mark.parametrize("kind", ["momentum", "hook", "subclass", "forward", "frozen"])
+def test_a_batch_norm_that_is_not_as_it_comes_is_called(kind: str) -> None:
+    """What somebody changed about it decides, and gradients are those of layers that round by themselves."""
+    model, value = calibrated()
+    norm = next(part for part in model.modules() if isinstance(part, QuantizedConv)).bias_holder
+    called: list[int] = []
+    if kind == "momentum":
+        norm.momentum = None
+    elif kind == "hook":
+        norm.register_forward_hook(lambda *_: called.append(1))
+    elif kind == "subclass":
+        norm.__class__ = type("Own", (nn.BatchNorm2d,), {})
+    elif kind == "forward":
+        plain = norm.forward
+
+        def counted(given: torch.Tensor) -> Any:
+            called.append(1)
+            return plain(given)
+
+        norm.forward = counted
+    else:
+        norm.weight.requires_grad_(False)
+    found, expected = (_trained(model, value, together=together, behind=True) for together in (True, False))
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+    if kind in ("hook", "forward"):
+        assert len(called) == 6
+
+
 def test_a_hook_sees_the_value_before_it_is_rounded() -> None:
     """Where somebody looks at a layer's result, it is not rounded with it."""
     model, value = calibrated()
