@@ -158,7 +158,10 @@ def main() -> None:
     parser.add_argument("--developed", action="store_true", help="the networks that were looked at instead")
     options = parser.parse_args()
     session = report.Session("dialect", parser, options)
-    looked_at = (*dialect_nets.DEVELOPED, *dialect_nets.LOOKED_AT, *dialect_nets.LOOKED_AT_LATER)
+    looked_at = (
+        *dialect_nets.DEVELOPED, *dialect_nets.LOOKED_AT, *dialect_nets.LOOKED_AT_LATER,
+        *dialect_nets.LOOKED_AT_LAST, *dialect_nets.LOOKED_AT_TOO,
+    )  # fmt: skip
     names = (looked_at if options.developed else dialect_nets.HELD_OUT)[: options.networks]
     data: Data = {"runtimes": {}, "changes": {}}
     for title in options.runtimes:

@@ -38,7 +38,15 @@ _EPILOGUE = frozenset(
     {"Relu", "Clip", "Sigmoid", "LeakyRelu", "HardSwish", "HardSigmoid", "Mul", "Gelu", "Elu", "Tanh"}
 )
 
+# Why a kernel does not compute on the integers that it is given, where integers are handed on from kernel to kernel.
+_NOT_TAKEN = {
+    "AveragePool": "an average whose size is rounded up has no integer kernel",
+    "ConvTranspose": "the integer kernel of a transposed convolution takes no zero point other than 0",
+    "MatMul": "the product of two activations has an integer kernel for zero points of 0 alone, the second one signed",
+    "Resize": "only the nearest value is resized in integers",
+}
 _NEARLY = 1e-3  # an exponent that was rounded
+_EXACTLY = 1e-6  # a scale as float32
 
 
 def predict(qdq: QdqModel, dialect: Dialect) -> list[Kernel]:
@@ -74,7 +82,7 @@ class _Rules:
         if carried.root and carried.root != node.name:
             return f"the kernel of {carried.root!r} computes in float"
         if carried.root:
-            return self._why_float(node) or "the product of two activations has no integer kernel"
+            return self._why_float(node) or _NOT_TAKEN.get(node.op_type, "its kernel takes no such integers")
         return "its kernel writes floats" if carried.reads_integers else "its kernel reads floats alone"
 
     def _epilogue(self, node: onnx.NodeProto) -> tuple[str, ...]:
@@ -149,7 +157,10 @@ class _Rules:
         """Say what an integer kernel prescribes and a file does otherwise: the format of its result, or its padding."""
         for kind, scale, zero in self.dialect.fixed:
             held = [self.qdq.params[name] for name, tensor in self.qdq.tensor_of.items() if tensor == node.output[0]]
-            is_so = (np.allclose(each.scale, scale, rtol=1e-3) and np.all(each.zero_point == zero) for each in held)
+            is_so = (
+                np.allclose(each.scale, scale, rtol=_EXACTLY, atol=0) and np.all(each.zero_point == zero)
+                for each in held
+            )
             if kind == node.op_type and not all(is_so):
                 return f"its kernel writes scale {scale:.8g} and zero point {zero} alone"
         if self.dialect.same_padding and not self._is_padded_as_tensorflow(node):
@@ -167,10 +178,12 @@ class _Rules:
         return exponent.size == 1 and abs(float(exponent.reshape(-1)[0]) - 2) < _NEARLY
 
     def _is_padded_as_tensorflow(self, node: onnx.NodeProto) -> bool:
-        """Tell whether an operator other than pooling, or a padding that has a name in TensorFlow."""
+        """Tell whether an operator that pads by itself, or a padding that has a name in TensorFlow."""
+        pads = [int(each) for each in attribute(node, "pads", [])]
+        if node.op_type == "ConvTranspose":
+            return not any(pads)  # others are cut off by an operator of its own
         if node.op_type not in ("AveragePool", "MaxPool"):
             return True
-        pads = [int(each) for each in attribute(node, "pads", [])]
         ceils, counts = attribute(node, "ceil_mode", 0), attribute(node, "count_include_pad", 0)
         shape = self.view.shape(node.input[0])
         if shape is None:

@@ -7,7 +7,9 @@ OpenVINO's way, as its CPU plugin does it (2026.4), and seen in the layers that 
 - behind a convolution, a product or a reduction, operators number by number melt into its kernel while nobody else
   reads what is between them; a convolution's kernel adds one other tensor too;
 - what is left of them joins what it reads, roundings included, into one kernel, unless that would wait for itself;
-- such a kernel counts as one of integers where it reads any and writes nothing else.
+- such a kernel counts as one of integers where it reads any and writes nothing else;
+- a rounding behind a Transpose is done before it; behind any other move it stays, and what only scales integers, as a
+  product with a constant does, waits for it there.
 """
 
 import copy
@@ -33,13 +35,16 @@ _BEHIND_SUM = frozenset({"Clip", "Elu", "HardSwish", "LeakyRelu", "PRelu", "Relu
 _SIMPLE = _BEHIND_SUM | {"Abs", "Gelu", "Sqrt", "Tanh"}
 _SUMS = frozenset({"Add", "Sub"})
 _SCALED = _SUMS | {"Mul"}
+_SCALING = _SCALED | {"Div", "Neg", "Relu"}
 _BY_CONSTANT = _SCALED | {"BatchNormalization", "Div"}
 POINTWISE = _SIMPLE | _BY_CONSTANT | {"Erf", "Exp", "Neg", "Pow", "Where"}
 """What is part of some kernel of several operators."""
+_NEVER_MOVED_BY = frozenset({"DepthToSpace", "Expand", "SpaceToDepth", "Tile"})
+_RENAMING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _EIGHT_BITS = frozenset({"int8", "uint8"})
 _MOST_STEPS = 20
-# A range of int8 behind a Concat is kept as integers only if it reaches so far; found by 42 of them, from 0.5 to 4.4.
-_LEAST_SIGNED = 1.5
+# A range of int8 behind a Concat is kept as integers only if its ends, rounded, are so far apart; seen in 60 of them.
+_LEAST_SIGNED = 2
 
 
 class Carried(NamedTuple):
@@ -53,6 +58,13 @@ class Carried(NamedTuple):
     def is_integer(self) -> bool:
         """Whether the runtime says of it that it computes in integers."""
         return self.reads_integers and (bool(self.root) or self.writes_integers)
+
+
+class _Move(NamedTuple):
+    """What a rounding behind moves is part of."""
+
+    maker: onnx.NodeProto  # who computes what is moved
+    is_before: bool  # whether it is rounded before it is moved
 
 
 @dataclass
@@ -96,6 +108,10 @@ class _Links:
             return self._is_product_of_integers(node)
         if node.op_type not in WEIGHTED | _REDUCING or not self.is_rounded(node) or self._is_behind_signed(node):
             return False
+        if node.op_type == "ConvTranspose" and self.is_shifted(str(self.rounding(node, 0))):
+            return False
+        if node.op_type == "Resize":
+            return bool(attribute(node, "mode", b"nearest") == b"nearest")
         if node.op_type in WEIGHTED:
             return node.input[1] in self.qdq.weights
         return not (node.op_type == "AveragePool" and attribute(node, "ceil_mode", 0))
@@ -127,7 +143,8 @@ class _Links:
         formats = [self.qdq.params[each] for each in self.on_tensor.get(concat.output[0], ())]
         if len(formats) != 1 or formats[0].type != "int8" or np.size(formats[0].scale) != 1:
             return False
-        return formats[0].bounds[1] < _LEAST_SIGNED
+        low, high = formats[0].bounds
+        return bool(np.rint(high) - np.rint(low) < _LEAST_SIGNED)
 
     def rounding(self, node: onnx.NodeProto, index: int) -> str | None:
         """Return the rounding that a node reads, if only before it was moved."""
@@ -144,11 +161,26 @@ class _Links:
         if node.op_type != "Mul":
             return node.op_type in _PASSING
         scales = [name for name in node.input if self.view.is_constant(name)]
-        return len(scales) == 1 and self.view.shape(scales[0]) in ((), (1,), [], [1])
+        return len(scales) == 1 and self._count(scales[0]) == 1
 
     def is_rounded(self, node: onnx.NodeProto) -> bool:
         boundary = self.rounding(node, 0)
         return boundary is not None and self.qdq.params[boundary].type in _EIGHT_BITS
+
+    def hands_on_integers(self, node: onnx.NodeProto) -> bool:
+        """Tell whether a move's result is integers still: not where a Reshape takes apart what a Concat joined.
+
+        What was joined has scales along its axis from then on.
+        """
+        if node.op_type not in _PASSING or not self.is_rounded(node):
+            return False
+        maker = self.view.maker.get(node.input[0])
+        if maker is None or maker.op_type != "Concat" or node.op_type not in ("Flatten", "Reshape"):
+            return True
+        shape, after = (tuple(self.view.shape(name) or ()) for name in (maker.output[0], node.output[0]))
+        axis = int(attribute(maker, "axis", 0))
+        kept = (axis + len(shape) if axis < 0 else axis) + 1
+        return shape[:kept] == after[:kept]
 
     def operands(self, node: onnx.NodeProto) -> list[int]:
         """Return the inputs that are no constants."""
@@ -168,6 +200,56 @@ class _Links:
         tensor = node.output[0]
         raw = sum((reader.name, at) not in self.qdq.edges for reader, at in self.view.readers.get(tensor, []))
         return raw + len(self.on_tensor.get(tensor, ())) + (tensor in self.view.outputs) == 1
+
+    @cached_property
+    def moves(self) -> Mapping[str, _Move]:
+        """The roundings behind moves that are part of the kernel before those, or it of theirs."""
+        found = ((boundary, self._move(boundary)) for boundary in self.readers)
+        return {boundary: move for boundary, move in found if move is not None}
+
+    @cached_property
+    def moved_from(self) -> Mapping[str, str]:
+        """Those roundings by the name of who computes what is moved."""
+        return {move.maker.name: boundary for boundary, move in self.moves.items()}
+
+    def _move(self, boundary: str) -> _Move | None:
+        maker = self.view.maker.get(self.qdq.tensor_of[boundary])
+        moves: list[onnx.NodeProto] = []
+        while maker is not None and maker.op_type in _PASSING and len(moves) < _MOST_STEPS:
+            if maker.op_type in _NEVER_MOVED_BY or len(self.operands(maker)) != 1 or len(maker.output) != 1:
+                return None
+            if (maker.name, 0) in self.qdq.edges or not self.is_alone(maker):
+                return None
+            moves.append(maker)
+            maker = self.view.maker.get(maker.input[0])
+        if maker is None or not moves or not self.is_alone(maker):
+            return None
+        # The Transpose nearest to the rounding lets it through, and so does what stands before that and only renames.
+        is_before = moves[0].op_type == "Transpose" and {move.op_type for move in moves[1:]} <= (
+            {"Transpose"} if any(move.op_type == "Transpose" for move in moves[1:]) else _RENAMING
+        )
+        if not is_before and not self._only_scales(maker, {move.op_type for move in moves}):
+            return None
+        return _Move(maker, is_before)
+
+    def _only_scales(self, node: onnx.NodeProto, moves: set[str]) -> bool:
+        """Tell whether a node's result is the integers that it reads, in another scale, also once they were moved."""
+        operands = self.operands(node)
+        boundary = self.rounding(node, operands[0]) if len(operands) == 1 else None
+        if node.op_type not in _SCALING or boundary is None or self.qdq.params[boundary].type not in _EIGHT_BITS:
+            return False
+        if self.is_shifted(boundary) and (node.op_type in _SUMS | {"Relu"} or "Pad" in moves):
+            return False
+        if ("Pad" in moves and node.op_type in _SUMS) or ("MaxPool" in moves and node.op_type == "Neg"):
+            return False
+        by_channel = any(self._count(name) > 1 for name in node.input if self.view.is_constant(name))
+        return not by_channel or "Slice" not in moves
+
+    def _count(self, constant: str) -> int:
+        """Return how many numbers a constant has."""
+        weight = self.qdq.weights.get(constant)
+        dims = self.view.constants[constant].dims if weight is None else weight.values.shape
+        return int(np.prod(dims))
 
     @cached_property
     def kept(self) -> Mapping[str, bool]:
@@ -279,12 +361,26 @@ class Kernels:
         """Place the roundings of a tensor."""
         for boundary in self._links.on_tensor.get(tensor, ()):
             self._wait(boundary, [maker.name] if maker is not None else [])
-            if maker is not None and maker.name in self._open:
+            if move := self._links.moves.get(boundary):
+                self._round_moved(boundary, move)
+            elif maker is not None and maker.name in self._open:
                 self._chain[boundary] = self._chain[maker.name]
                 if len(self._links.takers(boundary)) == 1:
                     self._open.add(boundary)
             else:
                 self._join(boundary, [maker.name] if maker is not None and not self._is_full(maker) else [])
+
+    def _round_moved(self, boundary: str, move: _Move) -> None:
+        """Place a rounding that is part of the kernel before a move, or that kernel of its own."""
+        if move.is_before and move.maker.name in self._open:
+            self._chain[boundary] = self._chain[move.maker.name]
+        else:
+            self._join(boundary, [move.maker.name])
+
+    def _is_turned(self, part: str) -> bool:
+        """Tell whether a rounding is done before its result is moved: whoever reads it is in another kernel."""
+        move = self._links.moves.get(part)
+        return move is not None and move.is_before and self._links.kept[part]
 
     def _is_full(self, node: onnx.NodeProto) -> bool:
         """Tell whether a kernel has no room for a rounding by channel: where it writes much already."""
@@ -306,7 +402,8 @@ class Kernels:
             if chain is not None:
                 self._go_on(node, chain)
             else:
-                self._join(node.name, self._links.sources(node, moved=False))
+                beside = self._links.sources(node, moved=False)
+                self._join(node.name, [source for source in beside if not self._is_turned(source)])
 
     def _go_on(self, node: onnx.NodeProto, chain: tuple[str, str]) -> None:
         self._chain[node.name] = chain
@@ -375,11 +472,12 @@ class Kernels:
     def _is_requantized(self, boundary: str) -> bool:
         """Tell whether a rounding begins a kernel that reads integers: what it rounds was rounded before and moved."""
         maker = self._view.maker.get(self._qdq.tensor_of[boundary])
-        return maker is not None and maker.op_type in _PASSING and self._links.is_rounded(maker)
+        return maker is not None and self._links.hands_on_integers(maker)
 
     def _reads_integers(self, node: onnx.NodeProto, source: str) -> bool:
         is_kept = self._links.kept.get(source, False)
-        return is_kept and not (source in self._group and self._is_scaled_before(node, source))
+        is_beside = source in self._group and not self._is_turned(source)
+        return is_kept and not (is_beside and self._is_scaled_before(node, source))
 
     def _is_scaled_before(self, node: onnx.NodeProto, boundary: str) -> bool:
         """Tell whether a reader gets what a group rounded as floats: all but a sum, which takes over the scale.
@@ -395,11 +493,15 @@ class Kernels:
         outside = [taker for taker, takes in takers if not takes and taker.name not in members]
         if not self._links.kept[boundary]:
             return Counter(floats=int(bool(outside)))
-        floats = any(self._is_scaled_before(taker, boundary) for taker in outside)
+        apart = self._is_turned(boundary)  # whoever reads it scales it, but a normalization
+        floats = any(self._is_scaled_before(taker, boundary) for taker in outside
+                     if not apart or taker.op_type == "LayerNormalization")  # fmt: skip
         integers = any(takes for _, takes in takers) or (bool(outside) and not floats)
         return Counter(floats=int(floats), integers=int(integers))
 
     def _is_read_outside(self, node: onnx.NodeProto, members: set[str]) -> bool:
+        if self._links.moved_from.get(node.name) in members:
+            return False
         for tensor in node.output:
             raw = [reader for reader, at in self._view.readers.get(tensor, [])
                    if (reader.name, at) not in self._qdq.edges]  # fmt: skip

@@ -35,6 +35,12 @@ _POINTWISE = frozenset({"Eltwise", "Math", "Subgraph"})
 # What a layer of a kind was made of, whatever names it kept.
 _MADE_OF = {"Convolution": {"Conv"}, "Deconvolution": {"ConvTranspose"}, "FullyConnected": {"Gemm", "MatMul"},
             "MatMul": {"Gemm", "MatMul"}}  # fmt: skip
+# What a layer is part of that has no name of the source, whatever else its neighbor is made of.
+_NORMALIZATIONS = {
+    "GroupNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization",
+    "SimplifiedLayerNormalization",
+}  # fmt: skip
+_PART_OF = {"MVN": _NORMALIZATIONS, "RMS": _NORMALIZATIONS}
 # What transformations and quantization put behind the name of a layer or a tensor.
 _ENDING = re.compile(
     r"(/(WithoutBiases|Dequantization\w+|MatMulAddFusion|sink_port_\d+)|_(Quantize|Dequantize)Linear(_Output)?)$"
@@ -79,7 +85,7 @@ def _sources(rows: Sequence[LayerRow], source: onnx.ModelProto) -> list[tuple[st
         claims.absorb_before(index, claims.nodes(index) or claims.nodes(readers.get(rows[index].name, index)))
     claims.join_neighbors(source)
     own = [tuple(claims.nodes(index)) for index in range(len(rows))]
-    return [_of_reader(index, rows, own, readers) for index in range(len(rows))]
+    return [_of_reader(index, rows, own, readers, claims) for index in range(len(rows))]
 
 
 def _node_of(name: str, claims: Claims) -> str | None:
@@ -108,14 +114,16 @@ def _names(text: str, known: Collection[str]) -> Iterator[str]:
 
 
 def _of_reader(
-    index: int, rows: Sequence[LayerRow], own: Sequence[tuple[str, ...]], readers: Mapping[str, int]
+    index: int, rows: Sequence[LayerRow], own: Sequence[tuple[str, ...]], readers: Mapping[str, int], claims: Claims
 ) -> tuple[str, ...]:
     """Return a layer's nodes; one with none that is part of an operator taken apart has those of who reads it."""
+    kinds = None if own[index] else _PART_OF.get(rows[index].op_type)
     seen: set[int] = set()
     while not own[index] and _original(rows[index]) and index not in seen:
         seen.add(index)
         index = readers.get(rows[index].name, index)
-    return own[index]
+    parts = tuple(name for name in own[index] if kinds and claims.sources[name].op_type in kinds)
+    return parts or own[index]
 
 
 def _original(row: LayerRow) -> str:
@@ -133,5 +141,6 @@ def _computes_in_integers(row: LayerRow, kinds: Sequence[str] | None) -> bool | 
     if row.op_type in _MOVERS or (kinds is not None and MOVING_NODES.issuperset(kinds)):
         return None
     written = row.extra.get("output_precision") if row.op_type in _POINTWISE else None
-    ends = {row.extra.get("precision"), *([written] if isinstance(written, str) else [])}
+    # Of several results each has its own.
+    ends = {row.extra.get("precision"), *(written.split(",") if isinstance(written, str) else [])}
     return ends <= _INTEGERS

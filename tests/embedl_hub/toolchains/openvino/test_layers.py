@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from onnx import load
@@ -80,7 +81,12 @@ def test_names_lead_back_in_every_form() -> None:
 def test_what_turns_integers_into_floats_computes_in_floats() -> None:
     """A pointwise kernel counts as one of integers if it writes them too."""
     rows = [row(kind, kind, "a", precision="u8") for kind in ("Subgraph", "FullyConnected")]
-    for written, wanted in (("f32", [False, True]), ("u8", [True, True])):
+    for written, wanted in (
+        ("f32", [False, True]),
+        ("u8", [True, True]),
+        ("u8,f32", [False, True]),
+        ("i8,u8", [True, True]),
+    ):
         told = [replace(each, extra={**each.extra, "output_precision": written}) for each in rows]
         assert [each.integer for each in led_back(told, None)] == wanted
 
@@ -93,6 +99,17 @@ def test_an_operator_taken_apart_is_one_node() -> None:
     model.graph.node[0].name = "norm"
     found = led_back([row("MVN_1", "MVN", "MVN_1"), row("Multiply_2", "Eltwise", "norm", "MVN_1")], model)
     assert [each.source_nodes for each in found] == [("norm",), ("norm",)]
+
+
+def test_a_part_of_a_normalization_is_not_what_melted_into_its_end() -> None:
+    """The kernel behind it also does the sum: the part in floats is none of the sum's."""
+    model = residual_net()
+    del model.graph.node[2:]
+    first, second = model.graph.node
+    first.op_type, first.name = "LayerNormalization", "norm"
+    second.CopyFrom(onnx.helper.make_node("Add", [first.output[0], first.input[0]], ["sum"], name="sum"))
+    found = led_back([row("MVN_1", "MVN", "MVN_1"), row("s", "Subgraph", "norm,sum", "MVN_1", precision="u8")], model)
+    assert [each.source_nodes for each in found] == [("norm",), ("norm", "sum")]
 
 
 def test_without_a_source_rows_stand_for_themselves() -> None:

@@ -388,4 +388,4 @@ def _why_not(kind: str, into: Format, out: Format) -> str:
 
 
 def _near(one: Format, other: Format) -> bool:
-    return one.zero_point == other.zero_point and abs(one.scale - other.scale) <= 1e-3 * other.scale
+    return one.zero_point == other.zero_point and abs(one.scale - other.scale) <= 1e-6 * other.scale  # as float32
