@@ -13,7 +13,8 @@ function pointsOf([target, points], number) {
     x: points.map(([, x]) => x),
     y: points.map(([, , y]) => y),
     text: points.map(([name, , , onFront]) => (onFront ? shortText(name, 24) : "")),
-    textposition: ["top center", "bottom center", "middle right"][number % 3],
+    // To the right: what is on the front is the fastest, at the left end of the axis.
+    textposition: ["top right", "bottom right", "middle right"][number % 3],
     customdata: points.map(([name, , , , runId, verdict]) => [shortText(name, 60), runId, plainText(verdict ?? "")]),
     marker: { size: 9, color: seriesColor(number), symbol: points.map(([, , , onFront]) => (onFront ? "circle" : "circle-open")) },
     hovertemplate: `%{customdata[0]}<br>${plainText(sweep.x)} %{x:.4~g}<br>${plainText(sweep.y)} %{y:.4~g}<br>%{customdata[2]}<extra>${plainText(target)}</extra>`,
