@@ -15,7 +15,7 @@ from embedl_deploy import transform
 from embedl_deploy.onnxruntime import ONNXRUNTIME
 from embedl_deploy.quantize import Precision, QatRecipe, QuantConfig, TensorQuantConfig, quantize
 
-RECIPE = QatRecipe(epochs=2)
+RECIPE = QatRecipe.four_bits(distillation=0.0)  # the loops below have no teacher
 BATCH = 50
 STEPS = RECIPE.epochs * TRAINING // BATCH
 
