@@ -28,6 +28,19 @@ def _diff_shape() -> schema.Shape:
     return schema.of(DialectDiff)
 
 
+def _learned_shape() -> schema.Shape:
+    from embedl_deploy.rules import Lesson  # noqa: PLC0415 - needs ONNX
+
+    of_one = schema.fields(
+        {
+            "runtime": schema.TEXT, "version": schema.TEXT, "path": schema.maybe(schema.TEXT), "rules": schema.WHOLE,
+            "graphs": schema.WHOLE, "operators": schema.array(schema.of(Lesson)),
+            "failed": schema.described(schema.TEXT, "why there are no rules; empty where there are"),
+        }
+    )  # fmt: skip
+    return schema.fields({"versions": schema.array(of_one)})
+
+
 @click.group("dialect", short_help="What versions of a runtime fuse: learn it, list it, compare two.")
 def command() -> None:
     """Learn from a runtime which operators it runs in integers, list the rules, and compare two versions."""
@@ -37,16 +50,19 @@ def command() -> None:
 @click.argument("runtime")
 @click.argument("old")
 @click.argument("new")
+@click.argument("operator", required=False)
 @click.option("--folder", type=options.PATH, help="Journals that 'learn' wrote; what ships with Edgeproof otherwise.")
 @click.option("--html", type=options.FILE, help="Write a page with the graph of each change here.")
 @click.option("--graphs", type=options.PATH, help="Write the smallest graph of each change as an ONNX file here.")
 @options.as_json(_diff_shape)
 def diff_command(
-    runtime: str, old: str, new: str, *, folder: Path | None, html: Path | None, graphs: Path | None, as_json: bool
+    runtime: str, old: str, new: str, operator: str | None, *, folder: Path | None, html: Path | None,
+    graphs: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Tell what the versions OLD and NEW of a RUNTIME make of the same graphs that is not the same.
 
-    Versions may be named by their beginning: embedl-deploy dialect diff onnxruntime 1.18 1.31
+    Of all operators, or of one OPERATOR; what runs in integers no more comes first. Versions may be named by their
+    beginning: embedl-deploy dialect diff onnxruntime 1.18 1.31 Conv
     """
     import onnx  # noqa: PLC0415 - --help needs no ONNX
 
@@ -54,6 +70,8 @@ def diff_command(
     from embedl_deploy.rules import Case, diff, example_graph  # noqa: PLC0415
 
     found = diff(runtime, old, new, folder=folder)
+    if operator is not None:
+        found = found.of(operator)
     try:
         if html is not None:
             html.write_text(found.to_html(), encoding="utf-8")
@@ -112,9 +130,10 @@ def rules_command(runtime: str, version: str, operator: str | None, *, as_json: 
 @click.option("--operator", "chosen", multiple=True, help="Only this one; several times for several.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="So many versions at a time.")
 @click.option("--ray", metavar="ADDRESS", help="Spread the versions over a Ray cluster that sees the folder.")
+@options.as_json(_learned_shape)
 def learn_command(
     runtime: str, *, versions: tuple[str, ...], python: Path | None, folder: Path | None, chosen: tuple[str, ...],
-    jobs: int, ray: str | None,
+    jobs: int, ray: str | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Learn from a RUNTIME which operators it runs in integers, by running small graphs chosen for it.
 
@@ -141,6 +160,6 @@ def learn_command(
             runtime, where, versions=versions, python=python, operators=chosen, spread=spread,
             say=lambda line: click.echo(line, err=True),
         )  # fmt: skip
-    for each in found:
-        click.echo(str(each))
+    told = {"versions": [each.to_dict() for each in found]} if as_json else "\n".join(map(str, found))
+    options.print_result(told, as_json=as_json)
     return 1 if any(each.failed for each in found) else 0

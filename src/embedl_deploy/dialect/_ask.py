@@ -5,8 +5,9 @@ Whoever drives a runtime says, by an entry point that is named like `Dialect.run
 [project.entry-points."embedl_deploy.runtimes"]
 openvino = "package.module:layers_of"
 
-``layers_of(path)`` loads an ONNX file on this machine and returns the layers that the runtime really runs. It raises
-ImportError where the runtime is not installed; what else it raises is the runtime's refusal.
+``layers_of(path)`` loads an ONNX file on this machine and returns the layers that the runtime really runs, or None
+where it takes the file and nobody can look into it. It raises ImportError where the runtime is not installed; what else
+it raises is the runtime's refusal.
 """
 
 import tempfile
@@ -59,6 +60,8 @@ def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...])
         return contract(f"Predicted from rules; {dialect.runtime} was not asked: {first_line(exc).rstrip('.')}.")
     except Exception as exc:  # noqa: BLE001 (whatever a runtime says of a file is an answer)
         return contract(f"{dialect.runtime} was asked and refused the file.", first_line(exc))
+    if layers is None:
+        return contract(f"{dialect.runtime} takes the file; of its layers it tells nothing.")
     seen = by_node(layers)
     confirmed = tuple(_confirmed(row, seen.get(row.node)) for row in rows)
     known = [row.agrees for row in confirmed if row.in_integers is not None]
@@ -95,11 +98,11 @@ def _find(runtime: str) -> EntryPoint | None:
     return next(iter(found), None)
 
 
-def _layers(point: EntryPoint, model: onnx.ModelProto) -> Sequence[Layer]:
+def _layers(point: EntryPoint, model: onnx.ModelProto) -> Sequence[Layer] | None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
-        layers: Sequence[Layer] = point.load()(path)
+        layers: Sequence[Layer] | None = point.load()(path)
         return layers
 
 

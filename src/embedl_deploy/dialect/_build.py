@@ -1,5 +1,7 @@
 """A file parsed and built by TensorRT-RTX, in a process of its own: a crash of the compiler stays there.
 
+Without a GPU an engine can be built and not be looked into: whether the builder takes a file is all that is told.
+
 ``python -m embedl_deploy.dialect._build FILE`` prints one JSON object.
 """
 
@@ -16,6 +18,7 @@ import onnx
 
 from embedl_deploy._extras import need
 from embedl_deploy.dialect._dialects import Contract, Dialect, Verdict
+from embedl_deploy.errors import DialectError
 from embedl_device.interpreter import python_argv
 
 _TIMEOUT_S = 600
@@ -35,27 +38,60 @@ class _Answer(TypedDict):
 def confirm(model: onnx.ModelProto, dialect: Dialect, rows: tuple[Verdict, ...]) -> Contract:
     """Let TensorRT-RTX parse and build the file, or say that it is not installed."""
     contract = partial(Contract, dialect.name, rows)
-    if importlib.util.find_spec("tensorrt_rtx") is None:
-        return contract("Predicted from rules; install 'edgeproof-deploy[tensorrt-rtx]' to have the file really built.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         onnx.save(model, path)
         try:
-            done = subprocess.run(
-                [*python_argv(module=__name__), str(path)],
-                capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return contract(f"TensorRT-RTX did not finish within {_TIMEOUT_S} s.", "timeout")
-    last = done.stdout.strip().splitlines()[-1:] or [""]
-    if done.returncode or not last[0].startswith("{"):
-        tail = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        return contract("TensorRT-RTX crashed on this file.", tail[0])
-    answer: _Answer = json.loads(last[0])
+            answer = _asked(path)
+        except ImportError:
+            return contract(
+                "Predicted from rules; install 'edgeproof-deploy[tensorrt-rtx]' to have the file really built."
+            )
+        except _NoAnswerError as exc:
+            return contract(str(exc), exc.what)
     if answer["refused"]:
         return contract(f"TensorRT-RTX {answer['version']} refused the file.", answer["refused"])
     size = f"{answer['bytes'] / 1e6:.1f} MB, {answer['layers']} network layers"
     return contract(f"TensorRT-RTX {answer['version']} parsed the file and built an engine ({size}).")
+
+
+def layers_of(path: Path) -> None:
+    """Have an ONNX file built; of the layers of an engine nothing is told.
+
+    Raises:
+        ImportError: TensorRT-RTX is not installed.
+        DialectError: It refused the file, crashed on it or did not finish.
+    """
+    answer = _asked(path)
+    if answer["refused"]:
+        raise DialectError(answer["refused"])
+
+
+class _NoAnswerError(DialectError):
+    """The compiler ended without an answer."""
+
+    def __init__(self, text: str, what: str) -> None:
+        super().__init__(text)
+        self.what = what
+
+
+def _asked(path: Path) -> _Answer:
+    """Return what the compiler's process answers about a file."""
+    if importlib.util.find_spec("tensorrt_rtx") is None:
+        raise ImportError("TensorRT-RTX is not installed; pip install 'edgeproof-deploy[tensorrt-rtx]'")
+    try:
+        done = subprocess.run(
+            [*python_argv(module=__name__), str(path)],
+            capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as exc:
+        raise _NoAnswerError(f"TensorRT-RTX did not finish within {_TIMEOUT_S} s.", "timeout") from exc
+    last = done.stdout.strip().splitlines()[-1:] or [""]
+    if done.returncode or not last[0].startswith("{"):
+        tail = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise _NoAnswerError("TensorRT-RTX crashed on this file.", tail[0])
+    answer: _Answer = json.loads(last[0])
+    return answer
 
 
 def _build(path: str) -> _Answer:

@@ -6,7 +6,7 @@ It rests on what was observed, never on what rules predict: a graph that both ve
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from html import escape
 from importlib import resources
@@ -138,6 +138,16 @@ class Change:
         """The conditions in words."""
         return words(self.conditions)
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether what ran in integers does no more."""
+        return _is_integer(self.before) and not _is_integer(self.after)
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether it runs in integers now, and did not."""
+        return _is_integer(self.after) and not _is_integer(self.before)
+
 
 @dataclass(frozen=True, repr=False)
 class DialectDiff(Printed):
@@ -154,17 +164,31 @@ class DialectDiff(Printed):
         """Return everything as JSON-able data."""
         return asdict(self)
 
+    def of(self, operator: str) -> "DialectDiff":
+        """Return the changes of one operator.
+
+        Raises:
+            DialectError: It has none.
+        """
+        own = tuple(each for each in self.changes if each.operator == operator)
+        if not own:
+            known = quoted_list(sorted({each.operator for each in self.changes}))
+            raise DialectError(
+                f"{self.runtime} {self.old} and {self.new} made the same of every graph of {operator!r} that was "
+                f"asked; changes are known of {known}."
+            )
+        return replace(self, changes=own, compared=sum(each.graphs for each in own), larger=0)
+
     def _line(self) -> str:
-        gained = sum(_is_integer(each.after) and not _is_integer(each.before) for each in self.changes)
-        lost = sum(_is_integer(each.before) and not _is_integer(each.after) for each in self.changes)
+        gained, lost = sum(each.is_gain for each in self.changes), sum(each.is_loss for each in self.changes)
         return (
             f"{self.runtime} {self.old} to {self.new}: {len(self.changes)} changes, seen on {self.compared} graphs; "
-            f"{gained} to integers, {lost} from integers."
+            f"{lost} from integers, {gained} to integers."
             + (f" {self.larger} more conditions of them need more than {MOST_NODES} nodes." if self.larger else "")
         )
 
     def _rows(self) -> list[list[str]]:
-        return [[each.operator, each.before, each.after, each.where, each.example] for each in self.changes]
+        return [[each.operator, each.before, each.after, each.example, each.where] for each in self.changes]
 
     def __str__(self) -> str:
         if not self.changes:
@@ -185,7 +209,7 @@ class DialectDiff(Printed):
         return html_page(title, _STYLE, body)
 
 
-_HEAD = ("operator", "before", "after", "where", "smallest graph")
+_HEAD = ("operator", "before", "after", "smallest graph", "where")
 _STYLE = """
 :root { color-scheme: light dark; --line: #e4e4e4; --soft: #f6f6f6; --faint: #666; --lost: #b00020; --won: #0a6b2d; }
 @media (prefers-color-scheme: dark) {
@@ -215,8 +239,7 @@ def _card(change: Change) -> str:
 
 
 def _mark(change: Change) -> str:
-    was, now = _is_integer(change.before), _is_integer(change.after)
-    return "lost" if was and not now else "gained" if now and not was else ""
+    return "lost" if change.is_loss else "gained" if change.is_gain else ""
 
 
 def _is_integer(outcome: str) -> bool:
@@ -242,9 +265,14 @@ def diff(runtime: str, old: str, new: str, *, folder: Path | None = None) -> Dia
     every = changes_in(observed, old, new, _unchanged(runtime, old, new) if folder is None else ())
     small = {_outcomes(each) for each in every if each.nodes <= MOST_NODES}
     # One that no small graph shows is listed with its large one.
-    shown = tuple(each for each in every if each.nodes <= MOST_NODES or _outcomes(each) not in small)
+    shown = sorted((each for each in every if each.nodes <= MOST_NODES or _outcomes(each) not in small), key=_rank)
     compared = sum(1 for _ in observed.changed(old, new))
-    return DialectDiff(runtime, old, new, shown, compared, len(every) - len(shown))
+    return DialectDiff(runtime, old, new, tuple(shown), compared, len(every) - len(shown))
+
+
+def _rank(change: Change) -> tuple[int, str, str, str, int]:
+    """What was lost is why one asks; of an operator's changes the one with the smallest graph says most."""
+    return 0 if change.is_loss else 1 if change.is_gain else 2, *_outcomes(change), change.nodes
 
 
 def _outcomes(change: Change) -> tuple[str, str, str]:

@@ -15,7 +15,7 @@ from onnx import compose
 from embedl_deploy.dialect._ask import GROUP, Layer, by_node
 from embedl_deploy.dialect._model import read
 from embedl_deploy.errors import DialectError, quoted_list
-from embedl_deploy.rules._probe import FLOAT, INTEGER, REFUSED, UNTOLD, Placement
+from embedl_deploy.rules._probe import BUILT, FLOAT, INTEGER, REFUSED, UNTOLD, Placement
 
 # The types of an operator's own tensors choose its kernel, and the converter needs sizes: fewer questions will do.
 _BY_OPERATOR = frozenset({"litert"})
@@ -63,7 +63,7 @@ class LayersProbe:
     def _ask(self, parts: Mapping[int, onnx.ModelProto], found: dict[int, Placement]) -> None:
         """Ask about graphs in one file; when it is refused, leave out the graph that is named, or ask by halves."""
         try:
-            layers = by_node(self._loaded(_joined(list(parts.values()))))
+            layers = self._loaded(_joined(list(parts.values())))
         except ImportError as exc:
             raise DialectError(f"{self.runtime} cannot be asked: {exc}") from exc
         except Exception as exc:  # noqa: BLE001 (whatever a runtime says of a file is an answer)
@@ -77,14 +77,17 @@ class LayersProbe:
             for half in filter(None, halves):
                 self._ask({place: parts[place] for place in half}, found)
             return
-        words = {name: _word(layer) for name, layer in layers.items()}
+        if layers is None:
+            found |= {place: {node.name: BUILT for node in part.graph.node} for place, part in parts.items()}
+            return
+        words = {name: _word(layer) for name, layer in by_node(layers).items()}
         found |= dict.fromkeys(parts, words)
 
-    def _loaded(self, model: onnx.ModelProto) -> Sequence[Layer]:
+    def _loaded(self, model: onnx.ModelProto) -> Sequence[Layer] | None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
             onnx.save(model, path)
-            layers: Sequence[Layer] = self._layers_of(path)
+            layers: Sequence[Layer] | None = self._layers_of(path)
             return layers
 
     def close(self) -> None:

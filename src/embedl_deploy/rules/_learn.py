@@ -54,7 +54,7 @@ _MOST_ROUNDS, _MORE_ROUNDS, _SLOW_ROUNDS, _GOOD_ROUNDS = 12, 4, 1, 2
 _NEWEST_OPSET = 30
 _USUAL_OPSET = "17"
 _MOST_NODES = 40
-_OUTCOME = re.compile(r"(float|taken|untold|refused|crashed|timed out|integer [\w.:]{1,60})")
+_OUTCOME = re.compile(r"(float|taken|untold|built|refused|crashed|timed out|integer [\w.:]{1,60})")
 
 Say = Callable[[str], None]
 # Graphs to ask, once and again, and in the end how well the operator is known.

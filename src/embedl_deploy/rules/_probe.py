@@ -1,7 +1,7 @@
 """Ask a runtime what it makes of graphs: which nodes compute on integers, in which kernel, and what is refused.
 
 A placement is a word for each node of the float graph: ``integer KERNEL``, ``float``, ``taken`` (done by the integer
-kernel before it), or for all of them ``refused``, ``crashed`` or ``timed out``.
+kernel before it), or for all of them ``built``, ``refused``, ``crashed`` or ``timed out``.
 """
 
 import contextlib
@@ -29,6 +29,8 @@ FLOAT, TAKEN, REFUSED, INTEGER = "float", "taken", "refused", "integer"
 CRASHED, TIMED_OUT = "crashed", "timed out"
 UNTOLD = "untold"
 """The outcome of a node of which the runtime tells nothing."""
+BUILT = "built"
+"""The outcome of all nodes of a graph that a compiler takes whose result nobody can look into."""
 FAILED = frozenset({REFUSED, CRASHED, TIMED_OUT})
 """What becomes of a whole graph that does not run."""
 _WORKER = Path(__file__).with_name("_worker.py")

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from embedl_deploy._spread import Spread
 from embedl_deploy.dialect._tables import RuleTable, number
@@ -26,6 +27,15 @@ class Learned:
     path: Path | None = None
     lessons: tuple[Lesson, ...] = ()
     failed: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-able data; the rules themselves are in the file."""
+        return {
+            "runtime": self.runtime, "version": self.version, "path": None if self.path is None else str(self.path),
+            "rules": 0 if self.table is None else len(self.table.rules),
+            "graphs": 0 if self.table is None else self.table.graphs,
+            "operators": [asdict(each) for each in self.lessons], "failed": self.failed,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         if self.table is None:

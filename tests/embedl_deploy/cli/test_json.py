@@ -75,7 +75,11 @@ def test_commands_print_what_their_schemas_say(place: Path) -> None:
     run("show", net, *data, "--target", "onnxruntime-x86")
     run("calibration check", net, *data, "--target", "onnxruntime-x86")
     run("calibration check", net, *data, "--only-data")
-    assert run("dialect diff", "onnxruntime", "1.18", "1.31")["changes"]
+    changes = run("dialect diff", "onnxruntime", "1.18", "1.31")["changes"]
+    of_gemm = run("dialect diff", "onnxruntime", "1.18", "1.31", "Gemm")["changes"]
+    assert of_gemm == [each for each in changes if each["operator"] == "Gemm"] != []
+    learned = run("dialect learn", "onnxruntime", "--operator", "Abs", "--folder", "learned")["versions"]
+    assert [each["failed"] for each in learned] == [""]
     every, of_one = run("dialect rules", "onnxruntime", "1.31"), run("dialect rules", "onnxruntime", "1.31", "Conv")
     assert {rule[0] for rule in of_one["rules"]} == {"Conv"} < {rule[0] for rule in every["rules"]}
     assert ran == dict(printing(cli, click.Context(cli))).keys()
@@ -91,7 +95,7 @@ def test_a_schema_is_asked_for_by_the_words_of_a_command() -> None:
     """A wrong one is answered with those there are."""
     found = CliRunner().invoke(cli, ["schema", "dialect", "diff"], standalone_mode=False)
     assert json.loads(found.stdout)["title"] == "embedl-deploy dialect diff --json"
-    with pytest.raises(InputError, match=r"no command 'dialect' with --json; there are: 'dialect diff', 'dialect ru"):
+    with pytest.raises(InputError, match=r"no command 'dialect' with --json; there are: 'dialect diff', 'dialect l"):
         cli(["schema", "dialect"], standalone_mode=False)
 
 

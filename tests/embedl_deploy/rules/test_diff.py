@@ -81,6 +81,19 @@ def test_a_change_that_only_a_large_graph_shows_is_listed(folder: Path) -> None:
     assert {each.after: each.nodes > MOST_NODES for each in found.changes} == {"integer QTanh": False, "refused": True}
 
 
+def test_what_was_lost_comes_first() -> None:
+    """That is why one asks; then what was gained, then what is refused or read in another opset."""
+    found = diff("onnxruntime", "1.18", "1.31")
+    kinds = [0 if each.is_loss else 1 if each.is_gain else 2 for each in found.changes]
+    assert kinds == sorted(kinds)
+    assert set(kinds) == {0, 1, 2}
+    one = found.of("Conv")
+    assert {each.operator for each in one.changes} == {"Conv"}
+    assert one.changes == tuple(each for each in found.changes if each.operator == "Conv")
+    with pytest.raises(DialectError, match=r"every graph of .Conf. that was asked; changes are .*.Conv."):
+        found.of("Conf")
+
+
 def test_unknown_versions_and_runtimes_are_told(folder: Path, tmp_path: Path) -> None:
     """With those that are known, and what observes another."""
     with pytest.raises(DialectError, match=r"9\.9 was not observed; known are '1\.0\.0', '1\.1\.0'.*learn"):

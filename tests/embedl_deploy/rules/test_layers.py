@@ -6,8 +6,9 @@ from pathlib import Path
 import onnx
 import pytest
 
+from embedl_deploy.dialect import check
 from embedl_deploy.rules import Case, Journal, Learner
-from embedl_deploy.rules._cases import CENTER, build, few_twin_cases
+from embedl_deploy.rules._cases import CENTER, build, few_twin_cases, plain_with
 from embedl_deploy.rules._layers import LayersProbe
 
 
@@ -67,3 +68,35 @@ def test_graphs_between_kernels_are_asked_where_it_matters() -> None:
     assert any(case.value("goes to") == "Conv" and case.value("second before") == "Conv" for case in between)
     alone = few_twin_cases("Add", beyond=False)
     assert len(alone) < len(between)
+
+
+def test_a_compiler_that_cannot_be_looked_into_teaches_what_it_takes() -> None:
+    """TensorRT-RTX's builder, really asked: what it takes is built, what it refuses is named, as `check` has it."""
+    cases = [
+        plain_with("Conv", "int8"), Case("Conv"), plain_with("Add", "int8"), plain_with("MatMul", "int8"),
+        plain_with("Gemm", "int8").with_setting("bias", "int32"), plain_with("Conv", "uint16"),
+        plain_with("Softmax", "int8"), plain_with("Conv", "int8").with_setting("weight", "uint8"),
+    ]  # fmt: skip
+    models = [build(case) for case in cases]
+    with LayersProbe("tensorrt", "1") as asked:
+        found = [answer[CENTER] for answer in asked.ask(models)]
+    by_hand = ["refused" if any(row.reason.startswith("refused") for row in check(each, "tensorrt").rows) else "built"
+               for each in models]  # fmt: skip
+    assert found == by_hand
+    assert set(found) == {"built", "refused"}
+
+
+def test_what_is_built_is_learned() -> None:
+    """A rule says which type of activations is refused."""
+
+    def layers_of(path: Path) -> None:
+        for value in onnx.load(path).graph.initializer:
+            if value.data_type == onnx.TensorProto.UINT8:
+                raise RuntimeError(f"{value.name}: no uint8")
+
+    asked = LayersProbe("tensorrt", "1")
+    asked._layers_of = layers_of
+    table, _ = Learner(asked, Journal()).run(["Sigmoid"])
+    refused, _, _, _, sigmoid = table.rules
+    assert (refused.outcome, str(refused)) == ("refused", "*: refused (input 0 is uint8)")
+    assert (sigmoid.operator, sigmoid.outcome) == ("Sigmoid", "built")
