@@ -110,6 +110,7 @@ def test_a_passing_and_a_failing_gate(job: Job, tmp_path: Path, home: Path) -> N
     assert re.search(r"× \d\.\d{3} \\\(\d\.\d{3} to \d+\.\d{3}\\\), 99 % interval", worse.summary)
     pictures = [*tmp_path.glob("workspace/**/*gate.svg")]
     assert [ET.parse(each).getroot().tag for each in pictures] == ["{http://www.w3.org/2000/svg}svg"]  # noqa: S314
+    assert len([*tmp_path.glob("workspace/**/*runs.zip")]) == 1
     if worse.outputs:
         assert worse.outputs["verdict"] == "worse"
         with Store(home) as store:

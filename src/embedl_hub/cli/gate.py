@@ -18,6 +18,7 @@ from embedl_hub.cli._output import (
     home_option,
     json_option,
     number,
+    open_store,
     pairs,
     report,
     tell_error,
@@ -48,7 +49,7 @@ from embedl_hub.core.lookup import find_model, find_run, toolchain_of
 from embedl_hub.core.steps import HERE, read_arrays, run_of, where_measured
 from embedl_hub.core.toolchain import find_component
 from embedl_hub.errors import ConfigError, HubError, TrackingError, UnknownDeviceError, blames_board
-from embedl_hub.tracking import find_home
+from embedl_hub.tracking import export_bundle, find_home
 
 if TYPE_CHECKING:
     from embedl_hub.core import HubContext
@@ -81,6 +82,7 @@ def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> floa
 @click.option("--junit", type=PATH, help="Write a JUnit report here.")
 @click.option("--summary", type=PATH, help="Append a summary in Markdown to this file, such as $GITHUB_STEP_SUMMARY.")
 @click.option("--picture", type=PATH, help="Also draw the interval against the tolerance into this .svg file.")
+@click.option("--bundle", type=PATH, help="Also write the runs and every repeat into this .zip, for `run import`.")
 @click.option("--fail-when-unsure", is_flag=True, help="Exit with 3 when the gate cannot tell, instead of 0.")
 @click.option("--project", help="Record the repeats under this project; the one in use if not given.")
 @home_option
@@ -89,8 +91,8 @@ def _share(_ctx: click.Context, _parameter: click.Parameter, value: str) -> floa
 def command(  # noqa: PLR0913 - options
     ctx: click.Context, *, run: str, baseline: str, metric: str, tolerance: float, more_is_better: bool | None,
     repeat: bool, input_data: tuple[str, ...], most_pairs: int, device: str | None, here: bool, record: bool,
-    junit: Path | None, summary: Path | None, picture: Path | None, fail_when_unsure: bool, project: str | None,
-    home: Path | None, as_json: bool,
+    junit: Path | None, summary: Path | None, picture: Path | None, bundle: Path | None, fail_when_unsure: bool,
+    project: str | None, home: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Exit with 1 when RUN is worse than a baseline by more than is tolerated.
 
@@ -98,7 +100,7 @@ def command(  # noqa: PLR0913 - options
     file of a runtime's own format, is profiled first, where the baseline was measured. Exit code 0: fine, or nobody can
     tell (said so); 1: worse; 2: wrong usage; 3: it could not be measured.
     """
-    reports = _Reports(junit, summary, picture)
+    reports = _Reports(junit, summary, picture, bundle, home)
     reports.check()
     if device and here:
         raise click.UsageError("--device and --here contradict each other.")
@@ -188,12 +190,16 @@ class _Reports:
     junit: Path | None
     summary: Path | None
     picture: Path | None
+    bundle: Path | None
+    home: Path | None
 
     def check(self) -> None:
         """Refuse files that cannot be written, before anything is measured."""
         if self.picture is not None and self.picture.suffix.lower() != ".svg":
             raise click.UsageError(f"--picture is {str(self.picture)!r}; it is an SVG file, so name it .svg.")
-        for option, path in (("--junit", self.junit), ("--summary", self.summary), ("--picture", self.picture)):
+        for option, path in (
+            ("--junit", self.junit), ("--summary", self.summary), ("--picture", self.picture), ("--bundle", self.bundle)
+        ):  # fmt: skip
             if path is None:
                 continue
             is_new = not path.exists()
@@ -210,6 +216,8 @@ class _Reports:
         """Write what is wanted."""
         ids = " ".join(run for _, run in reversed(finding.runs))
         command = f"embedl-hub {'compare' if len(finding.runs) > 1 else 'run show'} {ids}" if ids else ""
+        if self.bundle is not None and ids:
+            command = f"embedl-hub run import {self.bundle.name} && {command}"
         try:
             if self.junit is not None:
                 self.junit.write_text(junit, encoding="utf-8")
@@ -218,8 +226,15 @@ class _Reports:
                 append_summary(self.summary, text)
             if self.picture is not None and (drawn := finding_picture(finding)):
                 self.picture.write_text(drawn, encoding="utf-8")
-        except (OSError, ConfigError) as error:
+            if self.bundle is not None and ids:
+                self._write_bundle(self.bundle, [run for _, run in finding.runs])
+        except (OSError, ConfigError, TrackingError) as error:
             raise click.UsageError(f"The report cannot be written: {error}") from error
+
+    def _write_bundle(self, path: Path, run_ids: list[str]) -> None:
+        with open_store(self.home) as store:
+            repeats = [run.id for run in store.tagged("gate", run_ids)]
+            export_bundle(store, list(dict.fromkeys([*run_ids, *repeats])), path)
 
 
 @dataclass(frozen=True)

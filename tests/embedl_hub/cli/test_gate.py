@@ -43,6 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "--summary cannot be written to net.onnx/s.md",
         ),
         (["net.onnx", "--baseline", "a=b", "--junit", "home"], "--junit cannot be written to home: Is a directory."),
+        (["net.onnx", "--baseline", "a=b", "--bundle", "home"], "--bundle cannot be written to home: Is a directory."),
         (["net.onnx", "--baseline", "a=b", "--picture", "p.png"], "it is an SVG file, so name it .svg"),
         (["net.onnx", "--baseline", "a=b", "--device", "mars"], "has the tag a=b"),
         (["net.onnx", "--baseline", "a=b", "--device", "mars", "--record"], "There is no device 'mars'"),
@@ -71,3 +72,24 @@ def test_a_baseline_is_recorded_and_found_by_the_name_of_its_model(home: Path) -
     other = CliRunner().invoke(cli, ["gate", "other.onnx", *words])
     assert other.exit_code == 2
     assert "measured 'other.onnx'; they measured 'net.onnx'." in " ".join(other.output.split())
+
+
+def test_the_runs_of_a_gate_open_elsewhere(home: Path) -> None:
+    """The bundle has both runs and every repeat; the summary says how to look at them."""
+    words = ["--baseline", "stage=main", "--home", str(home)]
+    assert CliRunner().invoke(cli, ["gate", "net.onnx", *words, "--record"]).exit_code == 0
+    asked = ["--tolerance", "300%", "--most-pairs", "4", "--bundle", "runs.zip", "--summary", "s.md"]
+    done = CliRunner().invoke(cli, ["gate", "net.onnx", *words, *asked])
+    assert done.exit_code == 0, done.output
+    assert "embedl-hub run import runs.zip && embedl-hub compare" in Path("s.md").read_text()
+    imported = CliRunner().invoke(cli, ["run", "import", "runs.zip", "--home", "elsewhere"])
+    assert imported.exit_code == 0, imported.output
+    with Store(home) as store, Store(Path("elsewhere")) as other:
+        baseline, candidate = store.runs("type = 'PROFILE'", order="started")
+        repeats = store.tagged("gate", [candidate.id])
+        assert len(repeats) >= 6
+        assert {run.id for run in other.runs(archived=None)} == {
+            baseline.id,
+            candidate.id,
+            *(run.id for run in repeats),
+        }

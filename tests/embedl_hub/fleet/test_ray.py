@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ from embedl_hub.fleet import (
     CellState,
     DeviceSelection,
     Job,
+    Outcome,
     Plan,
     Ray,
     Step,
@@ -194,6 +196,12 @@ def test_a_lost_worker_is_an_error_of_the_future(cluster: Cluster, ctx: HubConte
         assert workers.submit(profile_job(tmp_path, target)).result(60).error is None
 
 
+def wait_until_it_runs(mark: Path, job: Future[Outcome]) -> None:
+    """Wait until a job's command runs on the board; a job that ends before says how."""
+    wait_until(lambda: mark.exists() or job.done(), _BUSY_S)
+    assert mark.exists(), job.result()
+
+
 def kill_the_process_of(note: Path, mark: Path) -> None:
     """Kill a job's process once its command runs on the board."""
     wait_until(mark.exists, _BUSY_S)
@@ -225,7 +233,7 @@ def test_a_board_that_is_unplugged_is_blamed(cluster: Cluster, ctx: HubContext, 
     server = cluster.servers["a0"]
     with engine(cluster).open(ctx, (target,)) as workers:
         job = workers.submit(profile_job(tmp_path, target, command=("sh", "-c", ONCE.format(mark=mark))))
-        wait_until(mark.exists, _BUSY_S)
+        wait_until_it_runs(mark, job)
         server.kill()
         try:
             outcome = job.result(60)
@@ -242,7 +250,7 @@ def test_leaving_stops_what_runs(cluster: Cluster, ctx: HubContext, tmp_path: Pa
     with engine(cluster).open(ctx, (target,)) as workers:
         once = ("sh", "-c", ONCE.format(mark=mark))
         running, waiting = (workers.submit(profile_job(tmp_path, target, command=once)) for _ in range(2))
-        wait_until(mark.exists, _BUSY_S)
+        wait_until_it_runs(mark, running)
     assert running.result(0).is_stopped
     assert waiting.cancelled()
     check_free(cluster, "b0")
