@@ -122,11 +122,13 @@ class CalibrationError(DeployError):
 
     Attributes:
         place: The value at which it was noticed, empty when it is about the whole run.
+        batch: The batch that the model does not take, counted from 1; None when it is about something else.
     """
 
-    def __init__(self, message: str, *, place: str = "") -> None:
+    def __init__(self, message: str, *, place: str = "", batch: int | None = None) -> None:
         super().__init__(message)
         self.place = place
+        self.batch = batch
 
 
 class ExportError(DeployError):

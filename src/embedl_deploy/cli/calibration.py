@@ -63,7 +63,8 @@ def check(  # noqa: PLR0913 - a parameter per option
     Exits with 3 when the data looks faulty: channels in the other order, another range, normalization that is missing
     or done twice, another layout, noise.
     """
-    from embedl_deploy.cli.model import load_model, tensors  # noqa: PLC0415 - --help needs no torch
+    from embedl_deploy.cli.data import naming_files  # noqa: PLC0415 - --help needs no numpy
+    from embedl_deploy.cli.model import load_model, tensors  # noqa: PLC0415 - nor torch
     from embedl_deploy.errors import InputError  # noqa: PLC0415
     from embedl_deploy.quantize import check_calibration  # noqa: PLC0415
 
@@ -79,10 +80,11 @@ def check(  # noqa: PLR0913 - a parameter per option
         target = "here"  # what is asked first is about the data, and needs none
     batches = list(tensors(data))
     held = None if evaluation is None else list(_labeled(evaluation, labels))
-    verdict = check_calibration(
-        load_model(model), batches[0], batches, evaluation=held, backend=backend, target=target,
-        quantized=not only_data,
-    )  # fmt: skip
+    with naming_files(data):
+        verdict = check_calibration(
+            load_model(model), batches[0], batches, evaluation=held, backend=backend, target=target,
+            quantized=not only_data,
+        )  # fmt: skip
     options.print_result(verdict, as_json=as_json)
     if html is not None:
         try:

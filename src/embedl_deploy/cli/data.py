@@ -1,11 +1,12 @@
 """Batches from .npy and .npz files."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from embedl_deploy.errors import InputError
+from embedl_deploy.errors import CalibrationError, InputError
 from embedl_device.readers import UnreadableError, read_arrays
 
 Batch = tuple[np.ndarray, ...] | dict[str, np.ndarray]
@@ -15,6 +16,19 @@ def batches(path: Path) -> Iterator[Batch]:
     """Yield the batches of a file or of the files in a folder, in the order of their names."""
     for file in _files(path):
         yield _read(file)
+
+
+@contextmanager
+def naming_files(path: Path | None) -> Iterator[None]:
+    """Have an error that is about one of the batches of `path` say which file that is."""
+    try:
+        yield
+    except CalibrationError as error:
+        files = [] if error.batch is None or path is None else _files(path)
+        if error.batch is None or not 0 < error.batch <= len(files):
+            raise
+        words = f"{str(files[error.batch - 1])!r}: {error}"
+        raise CalibrationError(words, place=error.place, batch=error.batch) from error
 
 
 def _files(path: Path) -> list[Path]:

@@ -84,6 +84,7 @@ def _quantized(
     method: str | None,
     skip: tuple[str, ...],
 ) -> Any:
+    from embedl_deploy.cli.data import naming_files  # noqa: PLC0415
     from embedl_deploy.cli.model import tensors  # noqa: PLC0415
     from embedl_deploy.errors import InputError  # noqa: PLC0415
     from embedl_deploy.quantize import (  # noqa: PLC0415
@@ -102,4 +103,5 @@ def _quantized(
         skip=ModulesToSkip.layers(*skip),
     )
     batches = Calibration.load(calibration) if calibration is not None else list(tensors(data or Path()))
-    return quantize(model, args, config, batches, backend=backend)
+    with naming_files(None if calibration is not None else data):
+        return quantize(model, args, config, batches, backend=backend)

@@ -26,6 +26,7 @@ def command(
     with any calibration method, without the data.
     """
     from embedl_deploy import transform  # noqa: PLC0415 - --help needs no torch
+    from embedl_deploy.cli.data import naming_files  # noqa: PLC0415
     from embedl_deploy.cli.model import example, load_model, tensors  # noqa: PLC0415
     from embedl_deploy.errors import InputError  # noqa: PLC0415
     from embedl_deploy.quantize import collect, insert_qdq, plan_qdq  # noqa: PLC0415
@@ -39,7 +40,8 @@ def command(
     args = example(data, shapes)
     fused = transform(load_model(model), args, chosen).model
     placed = insert_qdq(fused, plan_qdq(fused, args, backend=chosen))
-    calibration = collect(placed, tensors(data), progress=not as_json)
+    with naming_files(data):
+        calibration = collect(placed, tensors(data), progress=not as_json)
     calibration.save(output)
     tensors_seen, batches = len(calibration.statistics), calibration.batches
     facts = {"calibration": str(output), "backend": chosen.name, "batches": batches, "tensors": tensors_seen}

@@ -23,6 +23,7 @@ from embedl_deploy.quantize._range import solve_all
 from embedl_deploy.quantize._ranks import has_ranks, merge_ranks
 
 _RATIOS = tuple(1.0 - step / 40 for step in range(25))
+_CHANNELS = (1, 3, 4)  # of a picture
 
 
 def best_ratio(quantizer: WeightQuantizer, weight: torch.Tensor) -> torch.Tensor:
@@ -194,10 +195,7 @@ def _run_batches(model: nn.Module, batches: Iterable[Any], *, progress: bool) ->
         except CalibrationError:
             raise
         except Exception as exc:
-            raise CalibrationError(
-                f"the model does not take batch {number} ({describe(batch)}): {exc}. "
-                "Batches are a tensor or array, a tuple of the model's inputs, or a dictionary of them."
-            ) from exc
+            raise not_taken(number, batch, exc) from exc
         if progress:
             sys.stderr.write(f"\rcalibrating: batch {number}{'' if total is None else f' of {total}'}")
             sys.stderr.flush()
@@ -216,6 +214,28 @@ def as_call(batch: Any, inputs: int) -> tuple[tuple[Any, ...], Mapping[str, Any]
 def _is_array(value: object) -> bool:
     """Say whether a value is NumPy's, which need not be installed."""
     return hasattr(value, "__array_interface__")
+
+
+def not_taken(number: int, batch: Any, cause: object) -> CalibrationError:
+    """Return the error of a batch that the model does not take, with the likely reason."""
+    why = str(cause).rstrip(".")
+    said = f"the model does not take batch {number} ({describe(batch)}): {why}. {_likely(batch, why)}"
+    return CalibrationError(said, batch=number)
+
+
+def _likely(batch: Any, cause: str) -> str:
+    items = batch if isinstance(batch, list | tuple) else batch.values() if isinstance(batch, Mapping) else (batch,)
+    for item in items:
+        if not isinstance(item, torch.Tensor) and not _is_array(item):
+            continue
+        shape = tuple(item.shape)
+        if len(shape) == 4 and shape[-1] in _CHANNELS and shape[1] not in _CHANNELS:
+            return "Its channels seem to come last; for a model that wants them first: batch.transpose(0, 3, 1, 2)."
+        if len(shape) == 3 and "4D" in cause:
+            return "It seems to be one sample, and batches have an axis of samples in front: batch[None]."
+        if len(shape) > 2 and not torch.as_tensor(item).is_floating_point():
+            return "Its values are integers; prepare it as in training, for instance batch.astype('float32') / 255."
+    return "Batches are a tensor or array, a tuple of the model's inputs, or a dictionary of them."
 
 
 def describe(batch: Any) -> str:

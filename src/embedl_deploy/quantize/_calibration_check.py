@@ -16,9 +16,9 @@ from embedl_deploy.backend import Backend
 from embedl_deploy.errors import CalibrationError
 from embedl_deploy.nn import QuantizableModule, QuantStub
 from embedl_deploy.quantize._batch_norm_evidence import find_norms
-from embedl_deploy.quantize._calibrate import apply_calibration, as_call, describe
+from embedl_deploy.quantize._calibrate import apply_calibration, as_call, describe, not_taken
 from embedl_deploy.quantize._config import QuantConfig
-from embedl_deploy.quantize._data_evidence import MOST, DataEvidence, DataVerdict, judge_data
+from embedl_deploy.quantize._data_evidence import MOST, DataEvidence, DataVerdict, judge_data, refuse_damage
 from embedl_deploy.quantize._held_out import Judge, run_sample, takes
 from embedl_deploy.quantize._histogram import Calibration
 from embedl_deploy.quantize._insert import insert_qdq
@@ -35,7 +35,7 @@ from embedl_deploy.quantize._resampling import (
     redrawn,
     stability,
 )
-from embedl_deploy.quantize._rows import Sample, rows_of, split_rows, spread_rows
+from embedl_deploy.quantize._rows import Sample, rows_of, split_rows, spread_rows, tensors_of
 from embedl_deploy.target import TargetLike, choose_backend
 
 CALIBRATIONS = 4  # resamples of the calibration data that a drop is measured with
@@ -169,7 +169,9 @@ def check_calibration(
     items = _items(batches, args)
     if args is None:
         args = items[0].call[0]
-    judged = _with_norms(model, args, items[0].call)
+    _check_taken(model, items)
+    refuse_damage(item.call for item in items)
+    judged = _with_norms(model, args)
     evidence = judge_data(judged, spread_rows([item.call for item in items], MOST, lambda call: _runs(judged, call)))
     if not quantized:
         return CalibrationVerdict(evidence)
@@ -324,15 +326,26 @@ def _is_transformed(model: nn.Module) -> bool:
     return isinstance(model, fx.GraphModule) and any(isinstance(part, QuantizableModule) for part in model.modules())
 
 
-def _with_norms(model: nn.Module, args: tuple[Any, ...], call: Sample) -> nn.Module:
+def _check_taken(model: nn.Module, items: Sequence[Item]) -> None:
+    """Run one batch of each kind that there is: another shape or type in the middle is told before the work begins."""
+    seen: set[tuple[object, ...]] = set()
+    for number, item in enumerate(items, start=1):
+        leaves = tensors_of(item.call)
+        given = [*item.call[0], *item.call[1].values()]
+        if any(leaf.ndim and not len(leaf) for leaf in leaves):
+            raise not_taken(number, given, "it has no samples")
+        kind = tuple((leaf.dtype, leaf.shape[1:]) for leaf in leaves)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        try:
+            run_sample(model, item.call)
+        except Exception as exc:
+            raise not_taken(number, given, exc) from exc
+
+
+def _with_norms(model: nn.Module, args: tuple[Any, ...]) -> nn.Module:
     """Return the model with its normalization layers as modules: in exported graphs they are calls of functions."""
-    try:
-        run_sample(model, call)
-    except Exception as exc:
-        raise CalibrationError(
-            f"the model does not take batch 1 ({describe([*call[0], *call[1].values()])}): {exc}. "
-            "Batches are a tensor or array, a tuple of the model's inputs, or a dictionary of them."
-        ) from exc
     if not isinstance(model, fx.GraphModule) or _is_transformed(model):
         return model
     called = {str(node.target) for node in model.graph.nodes if node.op == "call_module"}

@@ -120,7 +120,7 @@ def judge_data(model: nn.Module, calls: Sequence[Sample]) -> DataEvidence:
     """
     norms, unset = find_norms(model)
     samples = sum(map(rows_of, calls))
-    _refuse_damage(calls)
+    refuse_damage(calls)
     if not norms:
         return _without_norms(model, calls, unset, samples)
     if samples < LEAST:
@@ -131,12 +131,14 @@ def judge_data(model: nn.Module, calls: Sequence[Sample]) -> DataEvidence:
     return _Trial(model, norms, list(calls), moments, samples).judge()
 
 
-def _refuse_damage(calls: Sequence[Sample]) -> None:
+def refuse_damage(calls: Iterable[Sample]) -> None:
+    """Raise where a batch holds what is no number."""
     for number, (args, kwargs) in enumerate(calls, start=1):
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
                 raise CalibrationError(
-                    f"calibration batch {number} has values that are not finite; look for NaN or infinity in it."
+                    f"calibration batch {number} has values that are not finite; look for NaN or infinity in it.",
+                    batch=number,
                 )
 
 

@@ -75,6 +75,7 @@ class Histogram:
                 f"the value at '{label}' is not finite in batch {number} "
                 f"(least {low}, largest {high}); look for NaN or infinity in it, or for a layer that overflows.",
                 place=label,
+                batch=number,
             )
 
     def stretch(self, bounds: Sequence[tuple[float, float]]) -> None:

@@ -148,12 +148,13 @@ class QatSchedule:
         self._apply()
 
 
+Batch = tuple[torch.Tensor, torch.Tensor]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def train_quantized(
     model: nn.Module,
-    batches: Callable[[int], Iterable[tuple[torch.Tensor, torch.Tensor]]],
+    batches: Iterable[Batch] | Callable[[int], Iterable[Batch]],
     *,
     loss: Loss = functional.cross_entropy,
     recipe: QatRecipe | None = None,
@@ -163,26 +164,29 @@ def train_quantized(
 
     Args:
         model: What `quantize` or `calibrate` made, or `torch.compile` of it.
-        batches: Gives the batches of an epoch, pairs of inputs and targets; as many each time.
+        batches: Pairs of inputs and targets: a list or a `DataLoader`, gone through in each epoch, or a function that
+            gives those of an epoch by its number, as many each time.
         loss: Outputs and targets to a loss.
         recipe: What to do when.
         teacher: The float model, where the recipe distills; it is not changed.
 
     Raises:
-        QuantizationError: The model has no pairs, there is no batch, or the recipe distills and there is no teacher.
+        QuantizationError: The model has no pairs, there is no batch or each is given only once, or the recipe distills
+            and there is no teacher.
     """
     recipe = recipe or QatRecipe()
     if recipe.distillation and teacher is None:
         raise QuantizationError("the recipe distills and there is no teacher; give teacher=the float model.")
     elder = None if teacher is None or not recipe.distillation else copy.deepcopy(teacher).eval()
-    first = list(batches(0))
+    batches_of = _by_epoch(batches)
+    first = list(batches_of(0))
     schedule = QatSchedule(model, recipe, recipe.epochs * len(first))
     optimizer = torch.optim.Adam(schedule.groups(), lr=recipe.rate)
     means = []
     model.train()
     for epoch in range(recipe.epochs):
         losses = []
-        for value, target in first if epoch == 0 else batches(epoch):
+        for value, target in first if epoch == 0 else batches_of(epoch):
             optimizer.zero_grad()
             outputs = model(value)
             with torch.no_grad():
@@ -195,3 +199,15 @@ def train_quantized(
         means.append(float(torch.stack(losses).mean()))
     model.eval()
     return means
+
+
+def _by_epoch(batches: Iterable[Batch] | Callable[[int], Iterable[Batch]]) -> Callable[[int], Iterable[Batch]]:
+    """Return a function of the epoch."""
+    if callable(batches):
+        return batches
+    if iter(batches) is batches:
+        raise QuantizationError(
+            "the batches are an iterator, which gives each of them once; give a list, a DataLoader, or a function of "
+            "the epoch: batches=lambda epoch: ..."
+        )
+    return lambda _epoch: batches

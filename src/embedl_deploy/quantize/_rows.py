@@ -36,7 +36,7 @@ def spread_rows(calls: Sequence[Sample], most: int, takes: Takes) -> list[Sample
     step = -(-sum(counts) // most)
     found, start = [], 0
     for call, count in zip(calls, counts, strict=True):
-        rows = torch.arange(-start % step, count, step)
+        rows = torch.tensor(range(-start % step, count, step))
         start += count
         if len(rows):
             found.append(chosen_rows(call, rows))

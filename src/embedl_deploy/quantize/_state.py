@@ -45,6 +45,8 @@ def load_state(model: nn.Module, path: str | Path) -> None:
     """
     quantization_of(model)
     library = need("safetensors")
+    if not Path(path).is_file():
+        raise QuantizationError(f"There is no file {str(path)!r}; save_state writes one.")
     try:
         with library.safe_open(str(path), "pt") as file:
             found: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from embedl_deploy.cli.main import cli
-from embedl_deploy.errors import InputError
+from embedl_deploy.errors import CalibrationError, InputError
 from embedl_deploy.quantize._batch_norm_evidence import LayerFit
 
 NET = """
@@ -105,3 +105,14 @@ def test_numbers_beyond_what_counts_are_bounds() -> None:
     """A ratio of 255 is not measured as the 148 at which it is cut."""
     assert LayerFit("1", 8, 5.0, 5.0, 5.0).row()[3:] == ("> 5.00", "> x148.41")
     assert LayerFit("1", 8, 0.1, 0.07, 0.0).row()[3:] == ("0.07", "x1.00")
+
+
+def test_a_file_that_does_not_fit_is_named(place: Path) -> None:
+    """Where it is one of many, by the name that it has on the disk; more files than are looked at are no fault."""
+    for number in range(140):
+        np.save(place / "right" / f"more{number:03}.npy", np.load(place / "right/0.npy")[:1])
+    code, _ = call("calibration_net:made", "--data", "right", "--only-data")
+    assert code == 0
+    np.save(place / "right" / "more070.npy", np.zeros((1, 16, 16, 3), np.float32))
+    with pytest.raises(CalibrationError, match=r"'right/more070\.npy': the model does not take batch 79"):
+        call("calibration_net:made", "--data", "right", "--backend", "onnxruntime")

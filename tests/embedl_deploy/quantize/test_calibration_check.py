@@ -326,6 +326,25 @@ def test_a_batch_of_another_shape_is_refused() -> None:
         check_calibration(network(), None, [torch.zeros(4, 5)])
 
 
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (torch.zeros(2, 5, 16, 16), r"batch 3 \(shape \(2, 5, 16, 16\)"),
+        (torch.zeros(0, 3, 16, 16), r"batch 3 \(shape \(0, 3, 16, 16\).*it has no samples"),
+        (torch.zeros(2, 16, 16, 3), r"batch 3 .*channels seem to come last.*transpose\(0, 3, 1, 2\)"),
+        (torch.zeros(3, 16, 16), r"batch 3 .*one sample.*batch\[None\]"),
+        (torch.zeros(2, 3, 16, 16, dtype=torch.uint8), r"batch 3 .*values are integers"),
+        (torch.full((2, 3, 16, 16), torch.nan), "batch 3 has values that are not finite"),
+    ],
+)
+def test_one_batch_that_differs_is_named(other: torch.Tensor, words: str) -> None:
+    """Wherever it stands, with the likely reason."""
+    batches = [normalized(2, 1), normalized(2, 2), other, normalized(2, 3)]
+    with pytest.raises(CalibrationError, match=words) as told:
+        check_calibration(network(), None, batches)
+    assert told.value.batch == 3
+
+
 def labeled(count: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield batches with what the float network answers for classes; no length is known."""
     for part in torch.split(normalized(count, seed), 16):
@@ -476,6 +495,11 @@ def test_rows_are_spread_over_all_batches() -> None:
     calls: list[Any] = [((torch.full((10, 1), float(number)),), {}) for number in range(10)]
     found = spread_rows(calls, 20, lambda _: True)
     assert [float(args[0][0]) for args, _ in found] == list(range(10))
+    for count in range(1, 400, 7):
+        single: list[Any] = [((torch.full((1, 1), float(number)),), {}) for number in range(count)]
+        chosen = [float(args[0][0]) for args, _ in spread_rows(single, 128, lambda _: True)]
+        assert min(count, 64) <= len(chosen) <= 128
+        assert chosen == sorted(chosen)
     kept = SpreadRows(16)
     for call in calls:
         kept.add(call)

@@ -32,7 +32,7 @@ def test_a_recipe_trains_and_freezes() -> None:
     """Losses fall, batch norm and scales stand still when the recipe says so."""
     model, value = calibrated()
     target = torch.arange(8) % 4
-    losses = train_quantized(model, lambda _: [(value, target)] * 4, recipe=QatRecipe(epochs=3, rate=1e-2))
+    losses = train_quantized(model, [(value, target)] * 4, recipe=QatRecipe(epochs=3, rate=1e-2))
     assert losses[-1] < losses[0]
     assert not model.training
     assert all(part.batch_norm_frozen for part in model.modules() if isinstance(part, QuantizedConv))
@@ -73,6 +73,8 @@ def test_distillation_is_towards_the_float_model() -> None:
     assert float(schedule.loss(torch.tensor(5.0), outputs, outputs).detach()) == pytest.approx(0, abs=1e-6)
     with pytest.raises(QuantizationError, match="teacher"):
         train_quantized(model, lambda _: [], recipe=QatRecipe(distillation=0.5))
+    with pytest.raises(QuantizationError, match="an iterator, which gives each of them once"):
+        train_quantized(model, iter([]))
 
 
 def test_the_recipe_for_four_bits_can_be_changed() -> None:
