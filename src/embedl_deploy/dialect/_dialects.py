@@ -113,6 +113,8 @@ class Contract(Printed):
 
     def _line(self) -> str:
         done, of = self.coverage
+        if self.refused:
+            return f"{self.dialect}: refused. Were it read, {done} of {of} weighted operators would be in integers."
         return f"{self.dialect}: {done} of {of} weighted operators in integers, {len(self.unfused)} unfused."
 
     def __str__(self) -> str:

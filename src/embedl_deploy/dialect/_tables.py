@@ -4,6 +4,7 @@ Tables that ship lie in ``tables/``, one file per runtime and version; another i
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -21,6 +22,12 @@ ANY = "*"
 """Instead of an operator: a rule that holds for all of them."""
 
 _NEIGHBORS = frozenset({"after", "after that", "before", "before that"})
+_OPSET = re.compile(r"opset (\d+) or newer")
+# Values that alone say too little in a sentence.
+_VALUES = {
+    "input": "the graph's input", "output": "the graph's output", "output and read": "the graph's output, and read",
+    "more": "several",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,18 +44,35 @@ class Condition:
 
     def __str__(self) -> str:
         fact = self.fact.replace(", ", "'s ")
-        if self.fact.startswith("opset"):
-            return fact if (self.value == "yes") is self.holds_when else f"not {fact}"
+        if self.newest is not None:
+            return f"opset {self.newest} or newer" if self.is_yes else f"opset older than {self.newest}"
         if self.value == "-":
             is_thing = self.fact in _NEIGHBORS or "moved" in self.fact
             absent, present = ("nothing", "something") if is_thing else ("no", "some")
             return f"{absent if self.holds_when else present} {fact}"
-        return f"{fact} is {'' if self.holds_when else 'not '}{self.value}"
+        return f"{fact} is {'' if self.holds_when else 'not '}{_VALUES.get(self.value, self.value)}"
+
+    @property
+    def is_yes(self) -> bool:
+        """Whether a node must be so, of a fact that is so or not."""
+        return (self.value == "yes") is self.holds_when
+
+    @property
+    def newest(self) -> int | None:
+        """The opset that it is about; None for another fact."""
+        found = _OPSET.fullmatch(self.fact)
+        return None if found is None else int(found[1])
 
 
 def words(conditions: Sequence[Condition]) -> str:
-    """Return conditions in a sentence, each once."""
-    return " and ".join(dict.fromkeys(map(str, conditions))) or "always"
+    """Return conditions in a sentence, each once; of bounds of one kind the closest."""
+    bounds: dict[bool, list[int]] = {True: [], False: []}
+    for each in conditions:
+        if each.newest is not None:
+            bounds[each.is_yes].append(each.newest)
+    closest = {(True, max(bounds[True], default=0)), (False, min(bounds[False], default=0))}
+    said = [each for each in conditions if each.newest is None or (each.is_yes, each.newest) in closest]
+    return " and ".join(dict.fromkeys(map(str, said))) or "always"
 
 
 @dataclass(frozen=True)
@@ -66,7 +90,8 @@ class Rule:
         return all(condition.holds(facts) for condition in self.conditions)
 
     def __str__(self) -> str:
-        return f"{self.operator}: {self.outcome} ({words(self.conditions)})"
+        operator = "every operator" if self.operator == ANY else self.operator
+        return f"{operator}: {self.outcome} ({words(self.conditions)})"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from embedl_deploy.dialect._facts import NOT_COMPUTING, facts_of
 from embedl_deploy.dialect._files import relax_opset
 from embedl_deploy.dialect._model import QdqModel, opset_of, read, replace_all
 from embedl_deploy.dialect._qdq_placement import View
-from embedl_deploy.dialect._tables import FLOAT, RuleTable, get_table, known_versions, number
+from embedl_deploy.dialect._tables import ANY, FLOAT, RuleTable, get_table, known_versions, number
 from embedl_deploy.errors import DialectError, first_line, quoted_list
 
 _INTEGER, _TAKEN = "integer", "taken"
@@ -132,9 +132,15 @@ def by_version(
     for name in _biases(qdq, placed):
         placed[name] = _TAKEN
     judged = tuple(_judged(row, placed.get(row.node, FLOAT), str(found.get(row.node) or ""), version) for row in rows)
-    refused = [f"{node.facts['operator']} {node.name}: {rule}" for node, rule in version.table.refused(nodes)]
-    if qdq.opset > version.table.newest_opset:
-        refused.insert(0, f"opset {qdq.opset} is newer than {version.table.newest_opset}, the newest that it reads")
+    is_too_new = qdq.opset > version.table.newest_opset
+    # What holds for every operator of a newer opset is said once.
+    refused = [f"{node.name}: {rule}" for node, rule in version.table.refused(nodes)
+               if rule.operator != ANY or not is_too_new]  # fmt: skip
+    if is_too_new:
+        refused.insert(
+            0, f"opset {qdq.opset} is newer than {version.table.newest_opset}, the newest that {version.name} reads; "
+            f"--runtime-version {version.table.version} of export and relower writes an older one"
+        )  # fmt: skip
     if confirmed is not None:
         names = {row.node: row for row in confirmed.rows}
         told = (replace(row, found=names[row.node].found, in_integers=names[row.node].in_integers) for row in judged)

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from functools import cache
 from html import escape
 from importlib import resources
@@ -46,6 +47,11 @@ class Observed:
             before, after = outcomes[first], outcomes[second]
             if before and after and before != after:
                 yield Case.parse(text), before, after
+
+    @property
+    def operators(self) -> set[str]:
+        """The operators of these cases."""
+        return {Case.parse(text).operator for text in self.outcomes}
 
     def version(self, word: str) -> str:
         """Return the newest version that begins so.
@@ -159,6 +165,7 @@ class DialectDiff(Printed):
     changes: tuple[Change, ...]
     compared: int  # graphs that both versions ran with another outcome
     larger: int = 0  # further conditions of these changes, that only graphs of more than `MOST_NODES` nodes meet
+    asked: tuple[str, ...] = ()  # operators of which graphs were asked
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able data."""
@@ -168,15 +175,13 @@ class DialectDiff(Printed):
         """Return the changes of one operator.
 
         Raises:
-            DialectError: It has none.
+            DialectError: No graph of it was asked.
         """
         own = tuple(each for each in self.changes if each.operator == operator)
-        if not own:
-            known = quoted_list(sorted({each.operator for each in self.changes}))
-            raise DialectError(
-                f"{self.runtime} {self.old} and {self.new} made the same of every graph of {operator!r} that was "
-                f"asked; changes are known of {known}."
-            )
+        if not own and operator not in self.asked:
+            close = get_close_matches(operator, self.asked, 1)
+            hint = f"Did you mean {close[0]!r}?" if close else f"Known are {quoted_list(self.asked)}."
+            raise DialectError(f"{self.runtime} was asked about no graph of {operator!r}. {hint}")
         return replace(self, changes=own, compared=sum(each.graphs for each in own), larger=0)
 
     def _line(self) -> str:
@@ -193,7 +198,9 @@ class DialectDiff(Printed):
     def __str__(self) -> str:
         if not self.changes:
             return f"{self.runtime} {self.old} and {self.new} made the same of every graph that was asked."
-        return "\n".join([table(_HEAD, self._rows(), widest=110), "", self._line()])
+        counts = Counter(each.operator for each in self.changes).most_common()
+        by_operator = ", ".join(f"{operator} {count}" for operator, count in counts)
+        return "\n".join([table(_HEAD, self._rows(), widest=110), "", f"By operator: {by_operator}.", self._line()])
 
     def to_html(self) -> str:
         """Return it as a page of its own, with the graph of each change."""
@@ -267,7 +274,8 @@ def diff(runtime: str, old: str, new: str, *, folder: Path | None = None) -> Dia
     # One that no small graph shows is listed with its large one.
     shown = sorted((each for each in every if each.nodes <= MOST_NODES or _outcomes(each) not in small), key=_rank)
     compared = sum(1 for _ in observed.changed(old, new))
-    return DialectDiff(runtime, old, new, tuple(shown), compared, len(every) - len(shown))
+    asked = observed.operators | {each.operator for each in _unchanged(runtime, old, new)}
+    return DialectDiff(runtime, old, new, tuple(shown), compared, len(every) - len(shown), tuple(sorted(asked)))
 
 
 def _rank(change: Change) -> tuple[int, str, str, str, int]:

@@ -98,5 +98,5 @@ def test_what_is_built_is_learned() -> None:
     asked._layers_of = layers_of
     table, _ = Learner(asked, Journal()).run(["Sigmoid"])
     refused, _, _, _, sigmoid = table.rules
-    assert (refused.outcome, str(refused)) == ("refused", "*: refused (input 0 is uint8)")
+    assert (refused.outcome, str(refused)) == ("refused", "every operator: refused (input 0 is uint8)")
     assert (sigmoid.operator, sigmoid.outcome) == ("Sigmoid", "built")
