@@ -102,7 +102,9 @@ class BisectionResult:
                 f"No difference in {self.metric} is shown on {self.place}: nothing to explain ({differ.reason}).{left}"
             )
         causes = " and ".join(
-            _cause_words(cause, self.operators, most) for cause in self.found.causes if cause.switches
+            f"{_cause_words(cause, self.operators, most)}{self._alone(cause)}"
+            for cause in self.found.causes
+            if cause.switches
         )
         more = "" if self.found.is_complete else f"; {self.found.note}"
         if self.undecided:
@@ -110,6 +112,20 @@ class BisectionResult:
             more += f"; undecided: {names} (neither shown to matter nor to be harmless; needs a quieter machine)"
         effect = _effect_words(self.metric, differ)
         return f"{self.metric} {effect}: {causes or 'no single cause is shown'}; {count}, {sure}{more}"
+
+    def _alone(self, cause: Cause) -> str:
+        """Say what each of several switches of a cause does without the others, as far as that was measured."""
+        names = {each.name for each in cause.switches}
+        shares = {
+            name: each.share
+            for each in self.decisions
+            if each.question == "trial" and each.share is not None and not each.base and len(each.trial) == 1
+            for name in each.trial & names
+        }
+        if len(names) < 2 or not shares:
+            return ""
+        said = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        return f" (alone: {said} of the difference)"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain JSON values."""

@@ -439,8 +439,8 @@ class Trials:
         share = found.mean / effect if effect else None
         shown = "" if share is None else f", {share:.0%} of the difference"
         words = {
-            Answer.BAD: "as BAD",
-            Answer.GOOD: "as GOOD",
+            Answer.BAD: "nearer to BAD",
+            Answer.GOOD: "nearer to GOOD",
             Answer.OPEN: f"neither is shown in {len(sittings)} sittings",
         }
         return replace(
@@ -535,7 +535,7 @@ class Trials:
             return replace(asked, answer=Answer.INVALID, reason=f"it cannot be made or does not run: {error}")
         share = (trial.loss - good.loss) / (bad.loss - good.loss) if bad.loss != good.loss else 0.0
         answer = Answer.BAD if share > _HALF else Answer.GOOD
-        words = f"{trial.shown}: as {str(answer).upper()}, {share:.0%} of the difference"
+        words = f"{trial.shown}: nearer to {str(answer).upper()}, {share:.0%} of the difference"
         return replace(asked, answer=answer, reason=words, value=trial.number, share=share, effect=bad.number)
 
     def _value(self, machine: Machine[Any], names: Names) -> _Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from embedl_device import json_output
-from embedl_hub.errors import ConfigError, TrackingError
+from embedl_hub.errors import ConfigError, TrackingError, UnknownDeviceError, blames_board
 from embedl_hub.terminal import styled_console
 
 if TYPE_CHECKING:
@@ -29,6 +30,18 @@ PATH = click.Path(path_type=Path)
 home_option = click.option(
     "--home", type=PATH, help="The store's folder; EMBEDL_HUB_HOME, .embedl here or above, else your data folder."
 )
+
+
+def in_home(command: str, home: Path | None) -> str:
+    """Return a command for the user to type, which looks into the same home as this one."""
+    return command if home is None else f"{command} --home {shlex.quote(str(home))}"
+
+
+def is_usage(error: Exception, *, named_device: bool) -> bool:
+    """Tell whether the words of a command are wrong; a device of the records that is gone is no such mistake."""
+    if blames_board(error):
+        return False
+    return named_device if isinstance(error, UnknownDeviceError) else isinstance(error, ConfigError | TrackingError)
 
 
 def with_verbosity(command: click.Command) -> click.Command:

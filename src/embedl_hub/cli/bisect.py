@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING
 import click
 
 from embedl_device.schema import FLAG, NUMBER, TEXT, WHOLE, Shape, array, fields, maybe, of
-from embedl_hub.cli._output import COULD_NOT_MEASURE, PATH, emit, home_option, json_option, pairs, table, tell_error
+from embedl_hub.cli._output import (
+    COULD_NOT_MEASURE,
+    PATH,
+    emit,
+    home_option,
+    in_home,
+    is_usage,
+    json_option,
+    pairs,
+    table,
+    tell_error,
+)
 from embedl_hub.cli._steps import open_context
 from embedl_hub.core.document import find_metric
-from embedl_hub.errors import ConfigError, HubError, TrackingError
+from embedl_hub.errors import HubError
 
 if TYPE_CHECKING:
     from embedl_hub.bisection import BisectionPlan, BisectionResult
@@ -81,15 +92,15 @@ def command(  # noqa: PLR0913 - options
                 _show_switches(plan)
             settings = Settings(alpha, least, sitting_seconds, most_sittings)
             result = bisect(hub, plan, settings=settings, told=lambda line: click.echo(line, err=as_json), again=again)
-    except (ConfigError, TrackingError) as error:
-        raise click.UsageError(str(error)) from error
     except HubError as error:
+        if is_usage(error, named_device=bool(devices)):
+            raise click.UsageError(str(error)) from error
         tell_error(error, COULD_NOT_MEASURE, as_json=as_json)
         ctx.exit(COULD_NOT_MEASURE)
     if as_json:
         emit(result.as_dict())
     else:
-        _show(result)
+        _show(result, home)
     if result.is_undecided or (result.has_difference and not any(cause.switches for cause in result.found.causes)):
         ctx.exit(COULD_NOT_MEASURE)
 
@@ -108,7 +119,7 @@ def _show_switches(plan: BisectionPlan) -> None:
     table(("", "GOOD", "BAD", ""), rows, folds=True)
 
 
-def _show(result: BisectionResult) -> None:
+def _show(result: BisectionResult, home: Path | None) -> None:
     for note in result.notes:
         click.echo(f"! {note}")
     for cause in result.found.causes:
@@ -120,4 +131,4 @@ def _show(result: BisectionResult) -> None:
     if result.reused:
         click.echo(f"{result.reused} of the decisions were made before.")
     click.echo(result.sentence())
-    click.echo(f"Run {result.run_id}; its page has the tree: embedl-hub ui")
+    click.echo(f"Run {result.run_id}; its page has the tree: {in_home('embedl-hub ui', home)}")

@@ -13,7 +13,7 @@ import click
 
 from embedl_device.schema import ANY, FLAG, NUMBER, TEXT, Shape, array, by_name, fields
 from embedl_hub.cli._device_commands import health, pool
-from embedl_hub.cli._output import as_value, emit, home_option, json_option, pairs, report, table, working
+from embedl_hub.cli._output import as_value, emit, home_option, in_home, json_option, pairs, report, table, working
 from embedl_hub.cli._settings import SETTINGS_FILE, change_toml, put_table, read_settings
 from embedl_hub.core import HubContext
 from embedl_hub.core.device import DEVICES_FILE, base_of, find_device_kind, make_device, read_devices, runner_names
@@ -59,9 +59,22 @@ _TESTED = fields(
 )
 
 
-@click.group()
+class _Devices(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of the first word; what many would type for a list is told."""
+        if args and args[0] in ("list", "ls"):
+            raise click.UsageError("Devices are listed by: embedl-hub list-devices", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Devices)
 def command() -> None:
-    """Add, edit, remove, test and check devices; they are kept in devices.toml in the home, without secrets."""
+    """Add, edit, remove, test and check devices; they are kept in devices.toml in the home, without secrets.
+
+    `embedl-hub list-devices` lists them.
+    """
 
 
 command.add_command(health)
@@ -97,7 +110,7 @@ def add(name: str, kind: str, home: Path | None, as_json: bool, **given: Any) ->
     path = find_home(home) / DEVICES_FILE
     if name in read_devices(path):
         raise ConfigError(f"There is a device {name!r} in {path} already; change it with: embedl-hub device edit")
-    _write(path, name, _changed({"type": find_device_kind(kind).type}, given), as_json=as_json)
+    _write(path, name, _changed({"type": find_device_kind(kind).type}, given), home, as_json=as_json)
 
 
 @command.command("edit")
@@ -115,7 +128,7 @@ def edit(name: str, kind: str | None, unset: tuple[str, ...], home: Path | None,
         _forget(kept, key)
     if kind is not None:
         kept["type"] = find_device_kind(kind).type
-    _write(path, name, _changed(kept, given), as_json=as_json)
+    _write(path, name, _changed(kept, given), home, as_json=as_json)
 
 
 @command.command("remove")
@@ -274,7 +287,7 @@ def write_device(path: Path, name: str, values: Mapping[str, Any]) -> None:
     put_table(path, "devices", name, values)
 
 
-def _write(path: Path, name: str, values: Mapping[str, Any], *, as_json: bool) -> None:
+def _write(path: Path, name: str, values: Mapping[str, Any], home: Path | None, *, as_json: bool) -> None:
     write_device(path, name, values)
-    text = f"{name!r} is in {path}. Try it with: embedl-hub device test {name}"
+    text = f"{name!r} is in {path}. Try it with: {in_home(f'embedl-hub device test {name}', home)}"
     report({"name": name, "file": str(path), **values}, text, as_json=as_json)

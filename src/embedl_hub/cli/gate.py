@@ -16,6 +16,8 @@ from embedl_hub.cli._output import (
     COULD_NOT_MEASURE,
     PATH,
     home_option,
+    in_home,
+    is_usage,
     json_option,
     number,
     open_store,
@@ -39,6 +41,7 @@ from embedl_hub.comparison import (
     junit_error,
     junit_recorded,
     junit_xml,
+    metric_value,
     summary_markdown,
     without_layers,
 )
@@ -48,7 +51,7 @@ from embedl_hub.core.document import METRICS
 from embedl_hub.core.lookup import find_model, find_run, toolchain_of
 from embedl_hub.core.steps import HERE, read_arrays, run_of, where_measured
 from embedl_hub.core.toolchain import find_component
-from embedl_hub.errors import ConfigError, HubError, TrackingError, UnknownDeviceError, blames_board
+from embedl_hub.errors import ConfigError, HubError, TrackingError
 from embedl_hub.tracking import export_bundle, find_home
 
 if TYPE_CHECKING:
@@ -111,7 +114,7 @@ def command(  # noqa: PLR0913 - options
     measured_on: list[str] = []
 
     def asked() -> GateResult:
-        candidate_id = _profile_first(where, run, baseline) if Path(run).exists() else run
+        candidate_id = _profile_first(where, run, baseline, metric) if Path(run).exists() else run
         with where.open(replace=without_layers, tags={"gate": candidate_id}) as hub:
             store = hub.client.store
             assert store is not None  # noqa: S101 - the command line always tracks
@@ -141,11 +144,11 @@ def command(  # noqa: PLR0913 - options
             return
         result = asked()
     except HubError as error:
-        is_usage = _is_usage(error, device)
-        code = f"exit code {2 if is_usage else COULD_NOT_MEASURE}: the model was not judged"
+        of_words = is_usage(error, named_device=device is not None)
+        code = f"exit code {2 if of_words else COULD_NOT_MEASURE}: the model was not judged"
         failed = Finding.not_measured(f"{metric} of {run} against {baseline}", str(error), meaning=code)
         reports.write(junit_error(run, baseline, metric, str(error)), failed)
-        if is_usage:
+        if of_words:
             raise click.UsageError(str(error)) from error
         tell_error(error, COULD_NOT_MEASURE, as_json=as_json)
         ctx.exit(COULD_NOT_MEASURE)
@@ -172,15 +175,6 @@ def _show(result: GateResult, place: str, *, as_json: bool) -> None:
 def _check_recordable(model: str, baseline: str) -> None:
     if "=" not in baseline or not Path(model).exists():
         raise click.UsageError("--record takes a model file and a tag: embedl-hub gate MODEL --baseline TAG=VALUE.")
-
-
-def _is_usage(error: HubError, device: str | None) -> bool:
-    """Tell whether the words of the command are wrong; a device of the records that is gone is no such mistake."""
-    if blames_board(error):
-        return False
-    return (
-        device is not None if isinstance(error, UnknownDeviceError) else isinstance(error, ConfigError | TrackingError)
-    )
 
 
 @dataclass(frozen=True)
@@ -215,9 +209,12 @@ class _Reports:
     def write(self, junit: str, finding: Finding) -> None:
         """Write what is wanted."""
         ids = " ".join(run for _, run in reversed(finding.runs))
-        command = f"embedl-hub {'compare' if len(finding.runs) > 1 else 'run show'} {ids}" if ids else ""
+        show = f"embedl-hub {'compare' if len(finding.runs) > 1 else 'run show'} {ids}" if ids else ""
         if self.bundle is not None and ids:
-            command = f"embedl-hub run import {self.bundle.name} && {command}"
+            # Whoever has the bundle has another store.
+            command = f"embedl-hub run import {self.bundle.name} && {show}"
+        else:
+            command = in_home(show, self.home) if ids else ""
         try:
             if self.junit is not None:
                 self.junit.write_text(junit, encoding="utf-8")
@@ -254,11 +251,12 @@ class _Where:
         return open_context(self.home, self.project, replace=replace, tags=tags, extra=[Device(HERE)])
 
 
-def _profile_first(where: _Where, model: str, baseline: str) -> str:
+def _profile_first(where: _Where, model: str, baseline: str, metric: str) -> str:
     """Profile a file where its baseline was measured, and return the run."""
     with where.open() as hub:
         assert hub.client.store is not None  # noqa: S101 - the command line always tracks
         reference = find_baseline(hub.client.store, baseline, where.project, RunType.PROFILE, model=Path(model).name)
+        metric_value(reference, metric)  # a slip is told before minutes of measuring
         place = where_measured(hub, reference, device=where.device, here=where.here) or HERE
     return _profile(replace(where, device=place, here=False), model).id
 

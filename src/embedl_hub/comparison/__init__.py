@@ -3,7 +3,17 @@
 from embedl_hub.comparison._again import Again, find_baseline, without_layers
 from embedl_hub.comparison._changes import ALPHA, FEWEST, Change, Measured, find_changes
 from embedl_hub.comparison._compare import ComparedRun, Comparison, FactRow, MetricRow, compare, conclusion_of
-from embedl_hub.comparison._gate import Decision, GateResult, Pair, decide, gate, junit_error, junit_recorded, junit_xml
+from embedl_hub.comparison._gate import (
+    Decision,
+    GateResult,
+    Pair,
+    decide,
+    gate,
+    junit_error,
+    junit_recorded,
+    junit_xml,
+    metric_value,
+)
 from embedl_hub.comparison._overlay import ComparedLayer, FloatChoice, ModuleRow
 from embedl_hub.comparison._summary import (
     Finding,
@@ -44,6 +54,7 @@ __all__ = [
     "junit_error",
     "junit_recorded",
     "junit_xml",
+    "metric_value",
     "summary_markdown",
     "without_layers",
 ]

@@ -97,7 +97,7 @@ def gate(
     if most_pairs < _FEWEST_PAIRS:
         raise ConfigError(f"most_pairs is {most_pairs!r}; at least {_FEWEST_PAIRS} turns are needed.")
     is_better = find_metric(metric).is_more_better if more_is_better is None else more_is_better
-    recorded = Ratio(_value(candidate, metric) / _value(baseline, metric))
+    recorded = Ratio(metric_value(candidate, metric) / metric_value(baseline, metric))
     comparison = compare([baseline, candidate])
     row = next(row for row in comparison.metrics if row.name == metric)
     first = _turned(row.ratios[1] or recorded, is_more_better=is_better)
@@ -130,7 +130,12 @@ def gate(
     return answer(*_undecided(worsening, tolerance, len(pairs), repeat_baseline), worsening, tuple(pairs))
 
 
-def _value(run: Run, metric: str) -> float:
+def metric_value(run: Run, metric: str) -> float:
+    """Return a run's number that a ratio can be made of.
+
+    Raises:
+        ConfigError: It has no such metric, or it is not above zero.
+    """
     logged = run.metric(metric)
     if logged is None:
         names = {logged.name for logged in run.metrics}
@@ -187,7 +192,7 @@ def _measured(
 def _pair(candidate: Run, baseline: Run, metric: str) -> Pair:
     errors = [error_of(metric, series_of(document_of(run)[0].samples_us)) for run in (candidate, baseline)]
     error = math.hypot(*(0.0 if each is None else each.log for each in errors))
-    return Pair(_value(candidate, metric), _value(baseline, metric), candidate.id, baseline.id, error)
+    return Pair(metric_value(candidate, metric), metric_value(baseline, metric), candidate.id, baseline.id, error)
 
 
 def _logs(pairs: list[Pair], *, is_more_better: bool) -> list[float]:

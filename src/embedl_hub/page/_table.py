@@ -28,6 +28,7 @@ _DEFAULT_FACTS = ("status", "type", "model", "device")
 _GROUPS = ("metrics", "params", "tags")
 _TEXTS = ("project", "q", "status", "type", "device", "archived", "sort", "after")
 _MOST_COLUMNS = 40
+_PROOFS = {"PASS": "stable", "FAIL": "failed"}  # what `verify` says of a file, by its first word
 _ARCHIVED: Mapping[str, bool | None] = {"": False, "only": True, "both": None}
 PAGE_SIZE = 50
 
@@ -151,11 +152,18 @@ def _logged(run: Run, group: str, name: str) -> Cell:
         return Cell("num", _format.number(metric.value, find_metric(name).decimals), repr(metric.value))
     if group == "params":
         text = _format.value(run.params[name].value) if name in run.params else ""
-        verdict = Verdict.of(text) if name == "verdict" and text else None
-        kind = "text" if verdict is None else "stable" if verdict.is_stable else "doubtful"
-        return Cell(kind, text, text)
+        return _verdict(text) if name == "verdict" and text else Cell("text", text, text)
     text = run.tags.get(name, "")
     return Cell("text", text, text)
+
+
+def _verdict(text: str) -> Cell:
+    """Return what a measurement or a proof says of itself; of a sentence the word in front."""
+    word = text.partition(":")[0]
+    if word in _PROOFS:
+        return Cell(_PROOFS[word], word, text)
+    verdict = Verdict.of(text)
+    return Cell("stable" if verdict is not None and verdict.is_stable else "doubtful", text, text)
 
 
 def _usual(view: View, names: ValueNames) -> list[str]:

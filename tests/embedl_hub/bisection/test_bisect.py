@@ -21,6 +21,7 @@ from embedl_hub.bisection import (
     STEP,
     Answer,
     BisectionResult,
+    Cause,
     Decision,
     Found,
     Settings,
@@ -123,6 +124,21 @@ def test_what_is_not_shown_either_way_is_undecided() -> None:
     assert result.is_undecided
     assert not result.has_difference
     assert "× 1.03 (0.87 to 1.21) in 24 sittings" in result.sentence()
+
+
+def test_what_each_of_two_causes_does_alone_is_told() -> None:
+    """Where either makes it much slower, "together" hides that; what was not asked alone is not told."""
+    none: frozenset[str] = frozenset()
+    whole = frozenset({"model", "level"})
+    decisions = (
+        Decision("differ", none, whole, whole, Answer.BAD, "", 7.5, 7.4, 7.6, level=0.005, sittings=4),
+        Decision("trial", none, frozenset({"model"}), whole, Answer.GOOD, "", 3.0, 2.9, 3.1, share=0.41, sittings=4),
+    )
+    cause = Cause((Switch("model", "a", "b"), Switch("level", "all", "disable")))
+    result = BisectionResult(
+        "r", "g", "b", "latency_median", "here", 0.01, 0.02, cause.switches, Found((cause,)), decisions
+    )
+    assert "model: a -> b together with level: all -> disable (alone: model 41% of the difference)" in result.sentence()
 
 
 def test_a_wrong_weight_is_named_by_the_answers(ctx: HubContext, tmp_path: Path) -> None:

@@ -46,3 +46,18 @@ def test_runs_that_differ_in_nothing_are_wrong_usage(tmp_path: Path) -> None:
     assert "Recorded: latency_median" in done.output
     with Store(tmp_path / "home") as store:
         assert not store.runs(f"component = '{BISECTION}'")
+
+
+def test_a_device_that_is_gone_could_not_be_measured(tmp_path: Path) -> None:
+    """As the gate has it: code 3, where the words of the command are right; a device that is named must be there."""
+    with HubContext("bisect", [device("lab")], home=tmp_path / "home") as ctx:
+        good = profiled(ctx, residual_net(), "lab", tmp_path)
+        bad = profiled(ctx, residual_net(size=24), "lab", tmp_path)
+
+    done = CliRunner().invoke(command, [good, bad, "--home", str(tmp_path / "home")])
+    named = CliRunner().invoke(command, [good, bad, "--device", "lab", "--home", str(tmp_path / "home")])
+
+    assert done.exit_code == 3, done.output
+    assert "was measured on device 'lab', which is not there any more" in " ".join(done.output.split())
+    assert "Usage:" not in done.output
+    assert named.exit_code == 2, named.output

@@ -58,6 +58,13 @@ def test_health_is_told_and_listed(lab: Path) -> None:
     assert "must look like 30s, 10m" in hub("device", "health", "--every", "soon", cwd=lab).stderr
 
 
+def test_what_many_would_type_for_a_list_leads_to_it(lab: Path) -> None:
+    """And what was added says how to try it in the same home."""
+    assert "embedl-hub list-devices" in hub("device", "list", cwd=lab).stderr
+    added = hub("device", "add", "bench", "--type", "local", "--home", "a home", cwd=lab)
+    assert "embedl-hub device test bench --home 'a home'" in added.stdout
+
+
 def test_health_goes_on(lab: Path, new_server: Callable[..., SSHServer]) -> None:
     """A line when a board goes out and one when it comes back, until Ctrl-C."""
     server = new_server()

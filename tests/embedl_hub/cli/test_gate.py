@@ -68,6 +68,11 @@ def test_a_baseline_is_recorded_and_found_by_the_name_of_its_model(home: Path) -
     assert run.tags == {"stage": "main"}
     assert run.id in Path("s.md").read_text()
     assert "recorded as the baseline" in Path("g.xml").read_text()
+    slip = CliRunner().invoke(cli, ["gate", "net.onnx", *words, "--metric", "latency_medium"])
+    assert slip.exit_code == 2
+    assert f"Run {run.id} (FINISHED) has no metric 'latency_medium'; it has:" in " ".join(slip.output.split())
+    with Store(home) as store:
+        assert len(store.runs("type = 'PROFILE'")) == 1
     save(residual_net(), Path("other.onnx"))
     other = CliRunner().invoke(cli, ["gate", "other.onnx", *words])
     assert other.exit_code == 2

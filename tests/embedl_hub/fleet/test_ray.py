@@ -17,7 +17,7 @@ import pytest
 from support.debian import require
 from support.fleet import model_files, plain_device, plain_sweep
 from support.fleet_boards import take_lease, write_devices
-from support.processes import descendants, wait_until
+from support.processes import command_line, descendants, wait_until
 from support.ray_nodes import TESTS, RayNode
 from support.sshd import SSHServer
 
@@ -196,9 +196,16 @@ def test_a_lost_worker_is_an_error_of_the_future(cluster: Cluster, ctx: HubConte
         assert workers.submit(profile_job(tmp_path, target)).result(60).error is None
 
 
-def wait_until_it_runs(mark: Path, job: Future[Outcome]) -> None:
-    """Wait until a job's command runs on the board; a job that ends before says how."""
-    wait_until(lambda: mark.exists() or job.done(), _BUSY_S)
+def wait_until_it_runs(cluster: Cluster, board: str, mark: Path, job: Future[Outcome]) -> None:
+    """Wait until a job's command runs on the board; where it does not, say how it ended or where it stands."""
+    try:
+        wait_until(lambda: mark.exists() or job.done(), _BUSY_S)
+    except AssertionError as error:
+        home = cluster.home_of(board)
+        with Store(home, recovers=False) as store:
+            runs = [(run.name, run.status, run.params.get("$claimed")) for run in store.runs(archived=None)[:3]]
+        ours = "\n".join(f"{pid} {command_line(pid)[:160]}" for pid in descendants(1) if "ray::" in command_line(pid))
+        raise AssertionError(f"{error}\n{runs}\n{ours}\n{(home / 'node.log').read_text()[-2000:]}") from error
     assert mark.exists(), job.result()
 
 
@@ -233,7 +240,7 @@ def test_a_board_that_is_unplugged_is_blamed(cluster: Cluster, ctx: HubContext, 
     server = cluster.servers["a0"]
     with engine(cluster).open(ctx, (target,)) as workers:
         job = workers.submit(profile_job(tmp_path, target, command=("sh", "-c", ONCE.format(mark=mark))))
-        wait_until_it_runs(mark, job)
+        wait_until_it_runs(cluster, "a0", mark, job)
         server.kill()
         try:
             outcome = job.result(60)
@@ -250,7 +257,7 @@ def test_leaving_stops_what_runs(cluster: Cluster, ctx: HubContext, tmp_path: Pa
     with engine(cluster).open(ctx, (target,)) as workers:
         once = ("sh", "-c", ONCE.format(mark=mark))
         running, waiting = (workers.submit(profile_job(tmp_path, target, command=once)) for _ in range(2))
-        wait_until_it_runs(mark, running)
+        wait_until_it_runs(cluster, "b0", mark, running)
     assert running.result(0).is_stopped
     assert waiting.cancelled()
     check_free(cluster, "b0")

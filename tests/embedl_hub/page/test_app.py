@@ -141,6 +141,17 @@ def test_an_estimate_is_marked_beside_its_numbers(own: Recorded, tmp_path: Path)
     assert "estimated" in visitor.get("/runs", params={"q": "name = 'estimated'"}).text
 
 
+def test_a_proof_in_the_list_is_a_word_in_its_color(own: Recorded) -> None:
+    """The sentence is in the title; a word that nobody knows vouches for nothing."""
+    for said in ("PASS: all 11 boundaries are inside", "FAIL: the first is not", "excellent"):
+        with Client("proofs", own.store).start_run("EVAL", said[:4]) as run:
+            run.log_param("verdict", said)
+    table = TestClient(page.app(lambda: own.store)).get("/runs", params={"project": "proofs"}).text
+    assert '<span class="label verdict-stable" title="PASS: all 11 boundaries are inside">PASS</span>' in table
+    assert '<span class="label verdict-failed" title="FAIL: the first is not">FAIL</span>' in table
+    assert '<span class="label verdict-doubtful" title="excellent">excellent</span>' in table
+
+
 def test_pages_follow_each_other_by_key(own: Recorded) -> None:
     """The link on one page leads to the next, until there is none."""
     records: list[dict[str, Any]] = [{"kind": "start", "project": "many", "type": "CUSTOM", "name": "n", "format": 1},
