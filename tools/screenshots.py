@@ -179,7 +179,7 @@ def write_summary(folder: Path) -> Path:
         (folder / name).mkdir()
         save(residual_net(size=size), folder / name / "detector.onnx")
         words = ["--baseline", "stage=main", f"--home={home}", f"--summary={folder / name}.md"]
-        words += ["--record"] if name == "main" else []
+        words += ["--record"] if name == "main" else [f"--bundle={folder / 'runs.zip'}"]
         command = [sys.executable, "-m", "embedl_hub", "gate", str(folder / name / "detector.onnx"), *words]
         done = subprocess.run(command, check=False, timeout=300, stdout=subprocess.DEVNULL)
         if done.returncode != (name == "branch"):
