@@ -200,7 +200,7 @@ def read_header(stream: IO[bytes], size: int) -> Header:
             raise UnreadableError("it holds Python objects, which are never unpickled")
         wanted, held = math.prod(shape) * dtype.itemsize, size - 8 - struct.calcsize(form) - length
         if wanted != held:
-            raise UnreadableError("{}{} are {} bytes and it holds {}".format(dtype, list(shape), wanted, held))
+            raise UnreadableError("{}{} are {} bytes and it holds {}".format(dtype, list(shape), wanted, max(0, held)))
         return Header(shape, is_fortran, dtype)
 
 
@@ -236,7 +236,7 @@ def read_arrays(path: PathLike) -> "Union[np.ndarray, Dict[str, np.ndarray]]":
     """Return the array of an .npy file or the arrays of an .npz file, whichever it is."""
     with open_plain(path) as file:
         is_array = file.read(len(_MAGIC)) == _MAGIC
-    return read_npy(path) if is_array else read_npz(path)
+    return read_npy(path) if is_array or str(path).endswith(".npy") else read_npz(path)
 
 
 def array_entries(archive: zipfile.ZipFile) -> "Dict[str, zipfile.ZipInfo]":

@@ -16,6 +16,7 @@ from embedl_hub.cli._output import (
     in_home,
     is_usage,
     json_option,
+    open_store,
     pairs,
     table,
     tell_error,
@@ -81,11 +82,13 @@ def command(  # noqa: PLR0913 - options
         raise click.UsageError(f"--alpha is {alpha}; it is a probability such as 0.01.")
     if not 0 <= least < 1:
         raise click.UsageError(f"--least is {least}; write 0.02 for 2 %.")
+    versions = pairs(pythons)
     try:
+        open_store(home)  # both runs are in one that is there: none is made
         with open_context(home, project, here=here) as hub:
             plan = plan_bisection(
                 hub, good, bad, metric=metric, device=devices[0] if len(devices) == 1 else None, here=here,
-                pool=devices if len(devices) > 1 else (), pythons=pairs(pythons), input_data=input_data, labels=labels,
+                pool=devices if len(devices) > 1 else (), pythons=versions, input_data=input_data, labels=labels,
                 calibration_data=calibration_data,
             )  # fmt: skip
             if not as_json:

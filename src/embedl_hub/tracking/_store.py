@@ -20,7 +20,7 @@ from typing import Self
 import platformdirs
 
 from embedl_hub import trust
-from embedl_hub.errors import StoreUnusableError, TooSlowError, TrackingError
+from embedl_hub.errors import ConfigError, StoreUnusableError, TooSlowError, TrackingError
 from embedl_hub.paths import is_plain, make_private
 from embedl_hub.tracking import _journal
 from embedl_hub.tracking._blobs import Blobs
@@ -586,9 +586,15 @@ def find_home(explicit: str | os.PathLike[str] | None = None, *, uses_devices: b
     Args:
         explicit: The folder, if it is named.
         uses_devices: False for work that leaves the home's devices alone.
+
+    Raises:
+        ConfigError: What is named is a file.
     """
     if (given := explicit if explicit is not None else os.environ.get(ENVIRONMENT_VARIABLE) or None) is not None:
-        return Path(given).expanduser().absolute()
+        named = Path(given).expanduser().absolute()
+        if named.is_file():
+            raise ConfigError(f"{named} is a file; a store is a folder.")
+        return named
     home = search_home()
     if home is None:
         return Path(platformdirs.user_data_dir("edgeproof"))

@@ -26,10 +26,22 @@ from embedl_hub.tracking import Store
 )
 def test_wrong_usage_is_two(tmp_path: Path, words: list[str], said: str) -> None:
     """Every slip, an unknown run too, is told in words, and is neither a cause nor a failure to measure."""
+    with HubContext("bisect", [device("good")], home=tmp_path / "home") as ctx:
+        profiled(ctx, residual_net(), "good", tmp_path)
     done = CliRunner().invoke(command, ["nothing", "other", "--here", "--home", str(tmp_path / "home"), *words])
 
     assert done.exit_code == 2, done.output
     assert said in done.output
+
+
+def test_no_store_is_made_for_runs_that_are_not_there(tmp_path: Path) -> None:
+    """A wrong --home is told; so is a file."""
+    done = CliRunner().invoke(command, ["good", "bad", "--here", "--home", str(tmp_path / "typo")])
+    assert (done.exit_code, "There is no store at" in done.output) == (2, True), done.output
+    assert not (tmp_path / "typo").exists()
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(command, ["good", "bad", "--here", "--home", str(tmp_path / "file")])
+    assert (done.exit_code, "is a file; a store is a folder" in done.output) == (2, True), done.output
 
 
 def test_runs_that_differ_in_nothing_are_wrong_usage(tmp_path: Path) -> None:
