@@ -44,8 +44,8 @@ class Condition:
 
     def __str__(self) -> str:
         fact = self.fact.replace(", ", "'s ")
-        if self.newest is not None:
-            return f"opset {self.newest} or newer" if self.is_yes else f"opset older than {self.newest}"
+        if self.opset is not None:
+            return f"opset {self.opset} or newer" if self.is_yes else f"opset older than {self.opset}"
         if self.value == "-":
             is_thing = self.fact in _NEIGHBORS or "moved" in self.fact
             absent, present = ("nothing", "something") if is_thing else ("no", "some")
@@ -58,7 +58,7 @@ class Condition:
         return (self.value == "yes") is self.holds_when
 
     @property
-    def newest(self) -> int | None:
+    def opset(self) -> int | None:
         """The opset that it is about; None for another fact."""
         found = _OPSET.fullmatch(self.fact)
         return None if found is None else int(found[1])
@@ -68,10 +68,10 @@ def words(conditions: Sequence[Condition]) -> str:
     """Return conditions in a sentence, each once; of bounds of one kind the closest."""
     bounds: dict[bool, list[int]] = {True: [], False: []}
     for each in conditions:
-        if each.newest is not None:
-            bounds[each.is_yes].append(each.newest)
+        if each.opset is not None:
+            bounds[each.is_yes].append(each.opset)
     closest = {(True, max(bounds[True], default=0)), (False, min(bounds[False], default=0))}
-    said = [each for each in conditions if each.newest is None or (each.is_yes, each.newest) in closest]
+    said = [each for each in conditions if each.opset is None or (each.is_yes, each.opset) in closest]
     return " and ".join(dict.fromkeys(map(str, said))) or "always"
 
 
