@@ -63,8 +63,12 @@ class _Rules:
         self.dialect = dialect
         self.view = View(qdq)
         self.kernels = Kernels(qdq, self.view) if dialect.carries else None
+        found = [self.view.gelu_around(node) for node in qdq.graph.node if node.op_type == "Erf" and dialect.joins_gelu]
+        self.gelus = {gelu[1].name: gelu for gelu in found if gelu is not None}
 
     def kernel(self, node: onnx.NodeProto) -> Kernel:
+        if (gelu := self.gelus.get(node.name)) is not None:
+            return self._gelu(gelu)
         carried = None if self.kernels is None else self.kernels.of(node)
         reason = self._refusal(node) or (self._why_float(node) if carried is None else self._why_not(node, carried))
         if reason:
@@ -74,6 +78,16 @@ class _Rules:
         return Kernel(
             node, f"{kind.upper()} {node.op_type}", True, self._why_unfused(node), covers, node.output[0], None
         )
+
+    def _gelu(self, gelu: tuple[onnx.NodeProto, ...]) -> Kernel:
+        """Return the kernel that stands for the operators of a GELU; roundings between them are left out."""
+        before, erf, last = gelu[0], gelu[1], gelu[-1]
+        is_rounded = (before.name, 0) in self.qdq.edges
+        reason = "" if is_rounded else f"input {before.input[0]!r} is float: no Q/DQ before it"
+        if not reason and not self._is_written(last.output[0]):
+            reason = f"its output {last.output[0]!r} carries no Q"
+        covers = tuple(node.name for node in gelu if node is not erf)
+        return Kernel(erf, "float Gelu" if reason else "INT8 Gelu", not reason, reason, covers, last.output[0], None)
 
     def _why_not(self, node: onnx.NodeProto, carried: Carried) -> str:
         """Say why the kernel that does an operator's work computes in float, as far as the whole graph tells."""
@@ -129,6 +143,8 @@ class _Rules:
             if weight and params.type in self.dialect.no_conv_types and node.op_type in CONVOLUTIONS:
                 return f"refused: {self.dialect.name} reads no {params.type} in a convolution ({name!r})"
             free = self.dialect.weight_zero_point if weight else self.dialect.zero_point
+            if weight and node.op_type not in WEIGHTED and params.scale.size == 1:
+                free |= self.dialect.constant_zero_point
             if not free and np.any(params.zero_point):
                 return f"refused: {self.dialect.name} reads no zero point other than 0 ({boundary or name!r})"
         return ""
@@ -163,6 +179,9 @@ class _Rules:
             )
             if kind == node.op_type and not all(is_so):
                 return f"its kernel writes scale {scale:.8g} and zero point {zero} alone"
+        weight = self.qdq.weights.get(node.input[1]) if node.op_type in CONVOLUTIONS else None
+        if weight is not None and 0 < self.dialect.most_weight_axes < weight.values.ndim:
+            return f"{self.dialect.name} has no integer kernel for {weight.values.ndim - 2} dimensions"
         if self.dialect.same_padding and not self._is_padded_as_tensorflow(node):
             return "its kernel pads as TensorFlow does, VALID or SAME"
         return ""

@@ -158,6 +158,8 @@ class Dialect:
     integer_bias: bool  # whether a bias is int32 behind a DQ with scale input × weight; else it is float
     integers: frozenset[str]  # operators that can run in integers; Q/DQ in front of others is cost without gain
     weight_zero_point: bool = False  # whether weights may have a zero point other than 0
+    # Whether a constant that is no weight, as one that is added, may have a zero point other than 0
+    constant_zero_point: bool = False
     outputs: frozenset[str] = frozenset()  # operators whose output must carry Q for them to run in integers
     # Operators that run in integers only with Q on all inputs and on the output
     both_sides: frozenset[str] = frozenset()
@@ -174,6 +176,10 @@ class Dialect:
     epilogue: frozenset[str] = frozenset()
     # Activations that melt so too where their input is multiplied with them, as SiLU is x · Sigmoid(x): no Q/DQ inside
     gates: frozenset[str] = frozenset()
+    # Whether the five operators that GELU is made of become one kernel
+    joins_gelu: bool = False
+    # The most axes that a convolution's weight may have for an integer kernel; 0 for any
+    most_weight_axes: int = 0
     # Whether kernels hand integers on to each other, so that what pointwise operators compute in follows from the whole
     # graph
     carries: bool = False
@@ -255,7 +261,8 @@ LITERT = Dialect(
     activation="int8", zero_point=True, relu_at_minimum=True, narrow_weights=True, integer_bias=True,
     integers=WEIGHTED | _LITERT_BOTH | MOVES | {"Pad", "Resize"},
     outputs=WEIGHTED, both_sides=_LITERT_BOTH, between=frozenset({"Pow", "ReduceMean", "Relu", "Sub"}),
-    keeps_float=_RESIDUAL, one_scale=_SAME_SCALE, same_padding=True,
+    keeps_float=_RESIDUAL, one_scale=_SAME_SCALE, same_padding=True, joins_gelu=True, most_weight_axes=4,
+    constant_zero_point=True,
     fixed=(("Softmax", 1 / 256, -128), ("Sigmoid", 1 / 256, -128), ("Tanh", 1 / 128, 0)),
     types=frozenset({"int8", "int16"}), activation_types=frozenset({"int8", "int16"}),
 )  # fmt: skip

@@ -124,6 +124,18 @@ class GraphView(ABC, Generic[_Node]):
         is_gate = gate.op_type in gates and self.only_reader(gate.output[0]) is product
         return (gate, product) if is_gate and product.op_type == "Mul" else None
 
+    def gelu_around(self, erf: _Node) -> tuple[_Node, ...] | None:
+        """Return the operators that make GELU of a value with an Erf, in order: x / √2, Erf, + 1, · x, and · 1/2."""
+        before, add = self.maker.get(erf.input[0]), self.only_reader(erf.output[0])
+        if before is None or before.op_type != "Div" or self.data_inputs(before) != [0] or add is None:
+            return None
+        product = self.only_reader(add.output[0])
+        if product is None or (add.op_type, product.op_type) != ("Add", "Mul") or before.input[0] not in product.input:
+            return None
+        half = self.only_reader(product.output[0])
+        is_half = half is not None and half.op_type == "Mul" and len(self.data_inputs(half)) == 1
+        return (before, erf, add, product, half) if is_half and half is not None else None
+
     def is_relu_like(self, node: _Node) -> bool:
         """Tell whether a node cuts values off at 0: Relu, or Clip from 0."""
         if node.op_type == "Relu":

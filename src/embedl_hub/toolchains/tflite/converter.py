@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from .conversion.factors import Apart
     from .conversion.qdq import QdqFile
 
 MARK = "converter: error: "
@@ -134,12 +135,18 @@ def _converted(
         return _best_converted(request, samples, expected)
     import onnx
 
+    from .conversion.factors import Apart
+
     path = Path(request["work"]) / "without_qdq.onnx"
     onnx.save(quantized.model, path)
     session = _session(str(path))
     names = [value.name for value in session.get_outputs()]
     plain = [dict(zip(names, session.run(None, sample), strict=True)) for sample in samples]
-    return _best_converted({**request, "model": str(path)}, samples, plain)
+    request = {**request, "model": str(path)}
+    try:
+        return _best_converted(request, samples, plain, Apart(quantized))
+    except ConverterError:
+        return _best_converted(request, samples, plain)
 
 
 def _carried_over(
@@ -172,18 +179,24 @@ def _carried_over(
     return Made(path, inputs, outputs, check), facts, {name: list(nodes) for name, nodes in carried.nodes.items()}
 
 
-def _best_converted(request: Mapping[str, Any], samples: Sequence[Arrays], expected: Sequence[Arrays]) -> Made:
-    """Return the float model.
+def _best_converted(
+    request: Mapping[str, Any], samples: Sequence[Arrays], expected: Sequence[Arrays], apart: Apart | None = None
+) -> Made:
+    """Return the float model, which is converted with some of its factors apart if it is given so.
 
     Folded constants make most conversions better and some wrong, so what does not pass is converted as it came.
     """
-    work = Path(request["work"])
+    work = Path(request["work"]) / ("whole" if apart is None else "apart")
+    work.mkdir()
+    model = Path(request["model"]) if apart is None else apart.write(work / "factors_apart.onnx")
     before = _onnx_tensors(request["model"])
     found: list[Made] = []
     problems: list[ConverterError] = []
-    for source in (_simplified(request["model"], work), Path(request["model"])):
+    for source in (_simplified(model, work), model):
         try:
             path = _to_tflite(source, work)
+            if apart is not None:
+                apart.join(path)
             runner = Runner(path)
             inputs, outputs = _matched(before, runner, samples, expected)
             found.append(Made(path, inputs, outputs, _check(runner, inputs, outputs, samples, expected)))
@@ -221,7 +234,7 @@ def _to_tflite(source: Path, work: Path) -> Path:
     return made
 
 
-def _simplified(source: str, work: Path) -> Path:
+def _simplified(source: Path, work: Path) -> Path:
     """Return the model with constants folded, in this process: the converter's own way starts three more."""
     import onnx
     import onnxsim
@@ -307,7 +320,7 @@ def _checked_references(request: Mapping[str, Any]) -> tuple[list[Arrays], list[
     try:
         return _references(request)
     except Exception as error:  # the runtime raises a class of its own per cause
-        _to_tflite(_simplified(request["model"], Path(request["work"])), Path(request["work"]))
+        _to_tflite(_simplified(Path(request["model"]), Path(request["work"])), Path(request["work"]))
         raise ConverterError(
             f"ONNX Runtime cannot run the model, so its conversion cannot be checked: {_short(error)}"
         ) from error

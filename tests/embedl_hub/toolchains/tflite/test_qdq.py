@@ -22,6 +22,7 @@ from embedl_hub.core.device import Device
 from embedl_hub.core.invoke import TFLiteInvoker
 from embedl_hub.machine.environment import CACHE_VARIABLE
 from embedl_hub.toolchains.tflite.compile import _warn_of_floats
+from embedl_hub.toolchains.tflite.graph import read_graph
 from embedl_hub.toolchains.tflite.placement import layers_of
 
 
@@ -153,6 +154,14 @@ def test_the_runtime_tells_what_ran_in_integers(branching: Compiled, monkeypatch
     assert {row.provider for row in rows} == {"XNNPACK"}
 
 
+def _gelu_of_five(net: Graph, x: str) -> str:
+    for name, value in (("root", 2**0.5), ("one", 1.0), ("a.half", 0.5)):
+        net.constant(name, value)
+    curve = net.node("Erf", [net.node("Div", [x, "root"], "narrow")], "curve")
+    product = net.node("Mul", [x, net.node("Add", [curve, "one"], "above")], "product")
+    return net.node("Mul", [product, "a.half"], "half")
+
+
 def test_what_deploy_predicts_is_what_runs() -> None:
     """What a kernel prescribes, and what runs in integers between Q/DQ though ours have none there."""
     net = Graph()
@@ -169,12 +178,19 @@ def test_what_deploy_predicts_is_what_runs() -> None:
         net.node("AveragePool", [square], "even", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), 0.2, -128
     )
     mean = net.qdq(net.node("ReduceMean", [even], "mean", axes=[2, 3]), 0.15, -120)
-    contract = check(net.model(free, odd, valid, mean), "litert")
+    smooth = net.qdq(_gelu_of_five(net, less), 0.05, -120)
+    net.constant("term", 72, np.int8)
+    net.constant("term.s", 0.01)
+    net.constant("term.z", -28, np.int8)
+    term = net.node("DequantizeLinear", ["term", "term.s", "term.z"], "term.d")
+    more = net.qdq(net.node("Add", [smooth, term], "more"), 0.06, -120)
+    contract = check(net.model(free, odd, valid, mean, more), "litert")
     assert contract.disagreements == (), str(contract)
     assert {row.node for row in contract.rows if row.is_integer} == {
         "Sigmoid:s256", "MaxPool:same", "MaxPool:valid", "Sub:less", "Pow:square", "AveragePool:even",
-        "ReduceMean:mean",
+        "ReduceMean:mean", "Erf:curve", "Add:more",
     }  # fmt: skip
+    assert {row.state for row in contract.rows if row.node in ("Div:narrow", "Mul:half")} == {"taken"}
     reasons = {row.node: row.reason for row in contract.rows}
     assert "writes scale 0.00390625 and zero point -128 alone" in reasons["Sigmoid:s255"]
     assert "VALID or SAME" in reasons["MaxPool:odd"]
@@ -275,6 +291,41 @@ def operators_net() -> onnx.ModelProto:
     net.node("Identity", [net.qdq(net.node("MatMul", [x, *weights], "linear"), 0.05, 2)], "linear.y")
     names = ("leaky", "swish", "gelu", "tanh", "soft", "square", "times", "linear")
     return net.model(*[f"{name}.y" for name in names])
+
+
+def factors_net() -> onnx.ModelProto:
+    """Return a net that rounds where a converter would carry a factor into the weights before it."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 3, 12, 12]), 0.03, 5)
+    first = net.node("Relu", [net.node("Conv", [x, net.weight("w1", (8, 3, 3, 3))], "c1", pads=[1, 1, 1, 1])], "r1")
+    lows = {"scale": 0.5, "shift": -1.0, "middle": -1.0, "variance": 0.5}
+    numbers = [net.constant(name, net.random.uniform(low, 2.0, 8)) for name, low in lows.items()]
+    normed = net.node("BatchNormalization", [net.qdq(first, 0.05, -128), *numbers], "norm")
+    second = net.qdq(net.node("Conv", [net.qdq(normed, 0.04, -20), net.weight("w2", (8, 8, 1, 1))], "c2"), 0.06, 3)
+    mean = net.qdq(net.node("GlobalAveragePool", [second], "mean"), 0.06, 3)
+    squeezed = net.qdq(net.node("Conv", [mean, net.weight("w3", (8, 8, 1, 1))], "c3"), 0.05, 2)
+    gate = net.qdq(net.node("HardSigmoid", [squeezed], "gate", alpha=1 / 6, beta=0.5), 1 / 256, -128)
+    gated = net.qdq(net.node("Mul", [second, gate], "gated"), 0.05, 4)
+    last = net.node("Conv", [gated, net.weight("w4", (6, 8, 1, 1))], "c4")
+    net.node("Identity", [net.qdq(last, 0.07, -3)], "y")
+    return net.model("y")
+
+
+def test_factors_stay_behind_a_rounding(cache: Path, tmp_path: Path) -> None:
+    """Every weight is the file's own, though a constant factor stands behind each; nothing is left of the fences."""
+    net = factors_net()
+    onnx.save(net, tmp_path / "net.onnx")
+    with HubContext("qdq", home=tmp_path / "home") as ctx:
+        model = TFLiteCompiler().run(ctx, tmp_path / "net.onnx")
+    assert not [row for row in model.quantization["left_float"] if "Conv" in row["node"]]
+    held = {value.name: numpy_helper.to_array(value) for value in net.graph.initializer}
+    integers = [values for values, _ in _constants(model).values()]
+    for weight in ("w1", "w2", "w3", "w4"):
+        wanted = np.transpose(held[weight], (0, 2, 3, 1))
+        assert any(np.array_equal(wanted, values) for values in integers), weight
+    assert "LEAKY_RELU" not in {layer.op_type for layer in read_graph(model.path.local()).operators}
+    (row,) = model.quantization["difference"]
+    assert row["steps"] <= 2
 
 
 def _parities(model: TFLiteCompiledModel, shape: tuple[int, ...]) -> list[Row]:

@@ -121,8 +121,10 @@ class Flat:
         self.graph.tensors.append(tensor)
         return len(self.graph.tensors) - 1
 
-    def add_constant(self, name: str, values: np.ndarray, scale: np.ndarray | None = None, axis: int = 0) -> int:
-        """Add a constant; its zero points are 0 where it has scales."""
+    def add_constant(
+        self, name: str, values: np.ndarray, scale: np.ndarray | None = None, axis: int = 0, zero_point: int = 0
+    ) -> int:
+        """Add a constant, of integers where it has scales."""
         buffer = self.schema.BufferT()
         buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
         self.model.buffers.append(buffer)
@@ -130,9 +132,16 @@ class Flat:
         tensor.shape, tensor.hasRank = [int(size) for size in values.shape], True
         tensor.type, tensor.name, tensor.buffer = _TYPES[values.dtype], name.encode(), len(self.model.buffers) - 1
         if scale is not None:
-            tensor.quantization = self._scheme(scale, np.zeros(scale.size, np.int64), axis)
+            tensor.quantization = self._scheme(scale, np.full(scale.size, zero_point, np.int64), axis)
         self.graph.tensors.append(tensor)
         return len(self.graph.tensors) - 1
+
+    def hold(self, index: int, values: np.ndarray) -> None:
+        """Make a constant of a tensor."""
+        buffer = self.schema.BufferT()
+        buffer.data = np.frombuffer(np.ascontiguousarray(values).tobytes(), np.uint8)
+        self.model.buffers.append(buffer)
+        self.graph.tensors[index].buffer = len(self.model.buffers) - 1
 
     def _scheme(self, scale: np.ndarray, zero_point: np.ndarray, axis: int) -> Any:  # noqa: ANN401 - likewise
         scheme = self.schema.QuantizationParametersT()

@@ -325,7 +325,7 @@ class Planner:
             if values is None:
                 continue
             constant = self._weights.get(fingerprint(values))
-            if constant is None or constant.scale.size != 1 or Format(float(constant.scale[0]), 0) != inputs[0]:
+            if constant is None or constant.format != inputs[0]:
                 return "it joins a constant that has no integers of this scale"
             self._plan.operands[number, at] = constant
         return inputs[0]
@@ -349,6 +349,8 @@ class Planner:
         constant = self._weights.get(fingerprint(values))
         if constant is None or constant.codes.dtype != np.int8:
             return "its weight is float in the file, or the converter changed it"
+        if constant.zero_point:
+            return "its weight has a zero point, and LiteRT's kernels take none but 0"
         axis = WEIGHT_AXES[kind]
         if constant.scale.size not in (1, values.shape[axis]):
             return f"its weight has {constant.scale.size} scales for {values.shape[axis]} channels"

@@ -47,11 +47,18 @@ class Constant:
     codes: np.ndarray  # int8 or int32, in the file's layout
     scale: np.ndarray  # float32, one or one per channel
     axis: int | None
+    zero_point: int = 0
 
     @property
     def values(self) -> np.ndarray:
         """The floats that they stand for."""
-        return np.asarray(self.codes.astype(np.float32) * self._along(self.scale), np.float32)
+        counts = self.codes.astype(np.int32) - self.zero_point
+        return np.asarray(counts.astype(np.float32) * self._along(self.scale), np.float32)
+
+    @property
+    def format(self) -> Format | None:
+        """The format that it shares with an activation; None for one with a scale per channel."""
+        return Format(float(self.scale[0]), self.zero_point) if self.scale.size == 1 else None
 
     def _along(self, scale: np.ndarray) -> np.ndarray:
         if self.axis is None:
@@ -185,15 +192,17 @@ class _Reader:
         axis = next((item.i for item in node.attribute if item.name == "axis"), 1) % max(codes.ndim, 1)
         is_blocked = any(item.name == "block_size" and item.i for item in node.attribute)
         shift = _SHIFT.get(codes.dtype.name, 0)
-        signed = codes.astype(np.int32) - shift
-        if is_blocked or np.any(zero.astype(np.int32) - shift) or codes.dtype.name not in (*_SHIFT, "int32"):
+        signed, zeros = codes.astype(np.int32) - shift, zero.astype(np.int32).reshape(-1) - shift
+        is_one = scale.size == 1 and codes.dtype.name in _SHIFT
+        if is_blocked or (np.any(zeros) and not is_one) or codes.dtype.name not in (*_SHIFT, "int32"):
             # Another way to spell floats, as far as TFLite is concerned.
             why = "weights in blocks" if is_blocked else f"{codes.dtype.name} with zero point {zero.reshape(-1)[:1]}"
             self._file.refused.append(Refused(node.name, node.op_type, f"{why} are not carried over: left in float"))
             return False
         kind = np.dtype(np.int32 if codes.dtype == np.int32 else np.int8)
         name = node.output[0]
-        constant = Constant(name, signed.astype(kind), scale.reshape(-1), None if scale.size == 1 else axis)
+        at = None if scale.size == 1 else axis
+        constant = Constant(name, signed.astype(kind), scale.reshape(-1), at, int(zeros[0]) if is_one else 0)
         self._file.constants[name] = constant
         self._model.graph.initializer.append(numpy_helper.from_array(constant.values, name))
         return True

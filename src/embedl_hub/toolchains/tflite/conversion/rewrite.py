@@ -34,7 +34,8 @@ def fold_linear_layers(flat: Flat, file: QdqFile, boundaries: set[int]) -> None:
         file: The Q/DQ file.
         boundaries: Tensors that the file rounds: what comes after them stays apart.
     """
-    known = {fingerprint(constant.values) for constant in file.constants.values() if constant.codes.ndim == 2}
+    held = [each for each in file.constants.values() if each.codes.ndim == 2 and not each.zero_point]
+    known = {fingerprint(constant.values) for constant in held}
     for operator in flat.operators:
         if flat.op_type(operator) != "BATCH_MATMUL" or len(operator.inputs) != 2:
             continue
@@ -235,8 +236,8 @@ class Rewriter:
             constant = plan.operands.get((number, at))
             values = None if constant is None else flat.constant(index)
             if constant is not None and values is not None:
-                codes = np.rint(values / constant.scale[0]).astype(np.int8)
-                inputs[at] = flat.add_constant(f"{flat.name(index)}_q", codes, constant.scale)
+                codes = (np.rint(values / constant.scale[0]) + constant.zero_point).astype(np.int8)
+                inputs[at] = flat.add_constant(f"{flat.name(index)}_q", codes, constant.scale, 0, constant.zero_point)
         if number not in plan.weights:
             return
         kind = flat.op_type(operator)
