@@ -7,12 +7,15 @@ OpenVINO's way, as its CPU plugin does it (2026.4), and seen in the layers that 
 - behind a convolution, a product or a reduction, operators number by number melt into its kernel while nobody else
   reads what is between them; a convolution's kernel adds one other tensor too;
 - what is left of them joins what it reads, roundings included, into one kernel, unless that would wait for itself;
+- a kernel of them has room for so many tensors and constants by channel, and what it writes has sizes that fit each
+  other; what does not fit begins another;
 - such a kernel counts as one of integers where it reads any and writes nothing else;
 - a rounding behind a Transpose is done before it; behind any other move it stays, and what only scales integers, as a
   product with a constant does, waits for it there.
 """
 
 import copy
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,6 +46,9 @@ _NEVER_MOVED_BY = frozenset({"DepthToSpace", "Expand", "SpaceToDepth", "Tile"})
 _RENAMING = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _EIGHT_BITS = frozenset({"int8", "uint8"})
 _MOST_STEPS = 20
+# What a kernel of pointwise operators can read and write at most, constants by channel among it: on x86 it has so many
+# registers for their places.
+_MOST_PLACES = 11
 # A range of int8 behind a Concat is kept as integers only if its ends, rounded, are so far apart; seen in 60 of them.
 _LEAST_SIGNED = 2
 
@@ -161,7 +167,7 @@ class _Links:
         if node.op_type != "Mul":
             return node.op_type in _PASSING
         scales = [name for name in node.input if self.view.is_constant(name)]
-        return len(scales) == 1 and self._count(scales[0]) == 1
+        return len(scales) == 1 and self.count(scales[0]) == 1
 
     def is_rounded(self, node: onnx.NodeProto) -> bool:
         boundary = self.rounding(node, 0)
@@ -242,10 +248,10 @@ class _Links:
             return False
         if ("Pad" in moves and node.op_type in _SUMS) or ("MaxPool" in moves and node.op_type == "Neg"):
             return False
-        by_channel = any(self._count(name) > 1 for name in node.input if self.view.is_constant(name))
+        by_channel = any(self.count(name) > 1 for name in node.input if self.view.is_constant(name))
         return not by_channel or "Slice" not in moves
 
-    def _count(self, constant: str) -> int:
+    def count(self, constant: str) -> int:
         """Return how many numbers a constant has."""
         weight = self.qdq.weights.get(constant)
         dims = self.view.constants[constant].dims if weight is None else weight.values.shape
@@ -330,6 +336,7 @@ class Kernels:
         self._chain: dict[str, tuple[str, str]] = {}  # the root of the chain that a part is in, and its state
         self._open: set[str] = set()  # the ends of chains that may go on
         self._group: dict[str, int] = {}  # parts that are in no chain
+        self._members: dict[int, set[str]] = {}  # and the other way round
         self._before: dict[str, set[int]] = {}  # groups that a part waits for
         self._same: dict[int, int] = {}
         for value in qdq.graph.input:
@@ -448,14 +455,61 @@ class Kernels:
             others = [source for source in sources if own.get(source) != group]
             if not any(group in map(self._find, self._before.get(other, ())) for other in others):
                 free.append(group)
+        members = {part}.union(*(self._members[group] for group in free))
+        if free and not self._is_possible(members):
+            free, members = [], {part}
         number = free[0] if free else len(self._same)
         self._same[number] = number
         self._same |= dict.fromkeys(free[1:], number)
         self._group[part] = number
+        self._members[number] = members
+
+    def _is_possible(self, members: set[str]) -> bool:
+        """Tell whether parts can be one kernel: with room for all that it reads and writes, of sizes that fit."""
+        reads = {place for part in members for place in self._places_read(part, members)}
+        writes = [part for part in members if self._is_result(part, members)]
+        if len(reads) + len(writes) > _MOST_PLACES:
+            return False
+        shapes = [self._view.shape(self._tensor_of(part)) or () for part in writes]
+        return all(
+            len({size for size in sizes if size > 1}) <= 1
+            for sizes in itertools.zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+        )
+
+    def _tensor_of(self, part: str) -> str:
+        return self._qdq.tensor_of[part] if part in self._links.readers else self._view.nodes[part].output[0]
+
+    def _places_read(self, part: str, members: set[str]) -> Iterator[str | tuple[str, int]]:
+        """Yield the tensors that a part reads from outside, and its constants of more than one number."""
+        if part in self._links.readers:
+            tensor = self._qdq.tensor_of[part]
+            maker = self._view.maker.get(tensor)
+            move = self._links.moves.get(part)
+            source = move.maker if move is not None else maker
+            if source is None or source.name not in members:
+                yield tensor
+            return
+        node = self._view.nodes[part]
+        if node.op_type == "BatchNormalization":
+            yield from ((part, 1), (part, 2))  # a factor and a term
+        for index, name in enumerate(node.input):
+            boundary, maker = self._qdq.edges.get((part, index)), self._view.maker.get(name)
+            if not name:
+                continue
+            if self._view.is_constant(name):
+                if node.op_type != "BatchNormalization" and self._links.count(name) > 1:
+                    yield part, index
+            elif boundary not in members and (boundary is not None or maker is None or maker.name not in members):
+                yield boundary or name
+
+    def _is_result(self, part: str, members: set[str]) -> bool:
+        if part in self._links.readers:
+            return any(reader.name not in members for reader in self._links.readers[part])
+        return self._is_read_outside(self._view.nodes[part], members)
 
     def _end(self, group: int) -> Carried:
         """Return what a group of parts reads and writes."""
-        members = {part for part, own in self._group.items() if self._find(own) == group}
+        members = self._members[group]
         reads = False
         writes: Counter[str] = Counter()
         for part in members:
@@ -486,7 +540,9 @@ class Kernels:
         """
         if node.op_type == "LayerNormalization":
             return self._links.is_shifted(boundary)
-        return not (node.op_type in _SUMS and len(self._links.operands(node)) == 2)
+        if len(self._links.operands(node)) != 2 or node.op_type not in _SCALED:
+            return True
+        return node.op_type == "Mul" and self._links.is_shifted(boundary)
 
     def _rounding_writes(self, boundary: str, members: set[str]) -> Counter[str]:
         takers = self._links.takers(boundary)

@@ -300,3 +300,41 @@ def test_what_a_concat_joined_is_taken_apart_as_floats(sizes: list[int]) -> None
     product = net.qdq(net.node("Mul", [taken, net.constant("c", 0.7)], "m"), 0.05, 80, "uint8")
     last = net.node("MatMul", [product, net.weight("w", (sizes[-1], 4), axis=None)], "e")
     assert "Mul:m" not in integers(net.model(last))
+
+
+def _rounded_convolution(net: Graph, value: str, name: str) -> str:
+    """Add a convolution whose result is rounded for two readers, one of them another convolution."""
+    made = net.node("Conv", [value, net.weight(f"{name}.w", (8, 8, 1, 1))], name)
+    rounded = net.qdq(net.node("Relu", [made], f"{name}.relu"), 0.02, 0, "uint8")
+    net.node("Conv", [rounded, net.weight(f"{name}.w2", (8, 8, 1, 1))], f"{name}.side")
+    return rounded
+
+
+@pytest.mark.parametrize(("count", "expected"), [(9, True), (10, False)])
+def test_a_kernel_has_room_for_eleven_tensors_and_constants_by_channel(count: int, expected: bool) -> None:
+    """What it reads, what it writes and nine factors; the tenth begins another one, and floats go between the two."""
+    net = Graph()
+    value = _rounded_convolution(net, net.qdq(net.input("x", [1, 8, 12, 12]), 0.02, 128, "uint8"), "first")
+    for at in range(count):
+        factor = net.constant(f"f{at}", net.random.uniform(0.5, 1.5, (1, 8, 1, 1)))
+        value = net.node("Tanh", [net.node("Mul", [value, factor], f"m{at}")], f"t{at}")
+    value = net.qdq(value, 0.01, 128, "uint8")
+    contract = check(net.model(net.node("Conv", [value, net.weight("w", (8, 8, 1, 1))], "y"), "first.side"), "openvino")
+    assert contract.disagreements == (), str(contract)
+    assert {row.in_integers for row in contract.rows if row.operator == "Mul"} == {expected}
+
+
+def test_a_product_without_a_zero_point_takes_over_the_scale() -> None:
+    """So whoever makes its operand hands on integers, though a reduction reads them too."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 8, 12, 12]), 0.02, 128, "uint8")
+    operands = [_rounded_convolution(net, x, name) for name in ("left", "right")]
+    first = net.qdq(net.node("Mul", operands, "first"), 0.01, 0, "uint8")
+    mean = net.qdq(net.node("ReduceMean", [first], "mean", axes=[2, 3]), 0.005, 0, "uint8")
+    squeezed = net.node("Conv", [mean, net.weight("w1", (8, 8, 1, 1))], "squeezed")
+    gate = net.qdq(net.node("HardSigmoid", [squeezed], "gate"), 1 / 255, 0, "uint8")
+    second = net.qdq(net.node("Mul", [first, gate], "second"), 0.01, 0, "uint8")
+    end = net.node("Conv", [second, net.weight("w2", (8, 8, 1, 1))], "y")
+    contract = check(net.model(end, "left.side", "right.side"), "openvino")
+    assert contract.disagreements == (), str(contract)
+    assert "Mul:first" in {row.node for row in contract.rows if row.in_integers}
