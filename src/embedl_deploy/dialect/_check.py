@@ -220,11 +220,31 @@ class _Rules:
         return pads == same and not (counts and node.op_type == "AveragePool")
 
     def _is_written(self, tensor: str) -> bool:
-        """Tell whether a tensor carries Q, if only after it was moved."""
+        """Tell whether a tensor carries Q, if only after it was moved, as far as the kernel that makes it needs."""
+        if not self.dialect.one_output:
+            return self._carries(tensor)
+        found = self._formats_read(tensor)
+        return len(found) == 1 and None not in found
+
+    def _formats_read(self, tensor: str) -> set[tuple[str, bytes, bytes] | None]:
+        """Return the formats that a tensor is read in, also after it was moved; None is one of floats."""
+        found: set[tuple[str, bytes, bytes] | None] = {None} if tensor in self.view.outputs else set()
+        for reader, index in self.view.readers.get(tensor, []):
+            boundary = self.qdq.edges.get((reader.name, index))
+            if boundary is not None:
+                params = self.qdq.params[boundary]
+                found.add((params.type, params.scale.tobytes(), params.zero_point.tobytes()))
+            elif reader.op_type in MOVES:
+                found |= self._formats_read(reader.output[0])
+            else:
+                found.add(None)
+        return found
+
+    def _carries(self, tensor: str) -> bool:
         if tensor in self.qdq.tensor_of.values():
             return True
         after = self.view.only_reader(tensor)
-        return after is not None and after.op_type in MOVES and self._is_written(after.output[0])
+        return after is not None and after.op_type in MOVES and self._carries(after.output[0])
 
     def _why_unfused(self, node: onnx.NodeProto) -> str:
         """Say what keeps the operators after a weighted one from melting into it."""

@@ -161,6 +161,7 @@ class Dialect:
     # Whether a constant that is no weight, as one that is added, may have a zero point other than 0
     constant_zero_point: bool = False
     outputs: frozenset[str] = frozenset()  # operators whose output must carry Q for them to run in integers
+    one_output: bool = False  # whether whoever reads an integer kernel's result must read it rounded, in one format
     # Operators that run in integers only with Q on all inputs and on the output
     both_sides: frozenset[str] = frozenset()
     # Operators that run in integers too where a file has Q on all inputs and on the output; ours have none there. Of a
@@ -262,7 +263,7 @@ LITERT = Dialect(
     integers=WEIGHTED | _LITERT_BOTH | MOVES | {"Pad", "Resize"},
     outputs=WEIGHTED, both_sides=_LITERT_BOTH, between=frozenset({"Pow", "ReduceMean", "Relu", "Sub"}),
     keeps_float=_RESIDUAL, one_scale=_SAME_SCALE, same_padding=True, joins_gelu=True, most_weight_axes=4,
-    constant_zero_point=True,
+    constant_zero_point=True, one_output=True,
     fixed=(("Softmax", 1 / 256, -128), ("Sigmoid", 1 / 256, -128), ("Tanh", 1 / 128, 0)),
     types=frozenset({"int8", "int16"}), activation_types=frozenset({"int8", "int16"}),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from embedl_deploy.dialect._fitting import rows_wanted
 from embedl_deploy.dialect._model import QdqModel, attribute, copy_model
-from embedl_deploy.errors import InputError
+from embedl_deploy.errors import InputError, ModelFileError, first_line
 from embedl_kernels import Window, sample_patches, sample_rows, window_pads
 
 Sample = Any
@@ -54,7 +54,7 @@ def observe(qdq: QdqModel, samples: Iterable[Sample]) -> None:
     made = [name for node in model.graph.node for name in node.output if name]
     made += [value.name for value in model.graph.output]
     names = [name for name in dict.fromkeys(made) if name not in qdq.ranges]
-    session = make_session(with_outputs(model, names))
+    session = _session_of_all(with_outputs(model, names))
     inputs = [value.name for value in session.get_inputs()]
     found: dict[str, tuple[float, float]] = {}
     count = 0
@@ -93,6 +93,23 @@ def make_session(model: onnx.ModelProto, *, integer_kernels: bool = True, **sett
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
+def _session_of_all(model: onnx.ModelProto) -> ort.InferenceSession:
+    """Open a session whose tensors are asked for; without optimizing the graph where that fails.
+
+    ONNX Runtime's optimizer stumbles over names that it gave itself, in files that went through it before.
+
+    Raises:
+        ModelFileError: ONNX Runtime does not take the model at all.
+    """
+    try:
+        return make_session(model)
+    except Exception:  # noqa: BLE001 (onnxruntime raises classes of its own, made in C++)
+        try:
+            return make_session(model, graph_optimization_level=ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        except Exception as exc:
+            raise ModelFileError(f"ONNX Runtime does not take the model: {first_line(exc)}") from exc
+
+
 def run(session: ort.InferenceSession, names: list[str] | None, sample: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     wanted = {value.name for value in session.get_inputs()}
     if set(sample) != wanted:
@@ -118,7 +135,7 @@ def gather_rows(qdq: QdqModel, nodes: Sequence[onnx.NodeProto], samples: Iterabl
     if samples is None or not nodes:
         return {}
     names = list(dict.fromkeys(node.input[0] for node in nodes))
-    session = make_session(with_outputs(float_model(qdq), names))
+    session = _session_of_all(with_outputs(float_model(qdq), names))
     inputs = [value.name for value in session.get_inputs()]
     given = [name for name in names if name in inputs]
     asked = [name for name in names if name not in inputs]

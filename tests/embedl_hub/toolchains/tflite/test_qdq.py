@@ -328,6 +328,28 @@ def test_factors_stay_behind_a_rounding(cache: Path, tmp_path: Path) -> None:
     assert row["steps"] <= 2
 
 
+def test_what_changes_nothing_on_this_data_is_still_an_operator(cache: Path, tmp_path: Path) -> None:
+    """A factor of 1 is told by name, as its values are its operand's; a transposed convolution keeps its bias."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 8, 6, 6]), 0.03, 5)
+    weights = [net.weight("w1", (8, 4, 2, 2), axis=1), _with_bias(net, "w1", 0.03, "b1", 4)]
+    wide = net.qdq(net.node("ConvTranspose", [x, *weights], "wide", strides=[2, 2]), 0.06, 3)
+    net.constant("ones", np.full((4, 1, 1), 100), np.int8)
+    net.constant("ones.s", 0.01)
+    net.constant("ones.z", 0, np.int8)
+    ones = net.node("DequantizeLinear", ["ones", "ones.s", "ones.z"], "ones.d")
+    same = net.qdq(net.node("Mul", [wide, ones], "same"), 0.05, 2)
+    net.node("Identity", [net.qdq(net.node("Conv", [same, net.weight("w2", (4, 4, 1, 1))], "last"), 0.07, -3)], "y")
+    onnx.save(net.model("y"), tmp_path / "net.onnx")
+    with HubContext("qdq", home=tmp_path / "home") as ctx:
+        model = TFLiteCompiler().run(ctx, tmp_path / "net.onnx")
+    assert model.quantization["left_float"] == []
+    kinds = [layer.op_type for layer in read_graph(model.path.local()).operators]
+    assert sorted({"MUL", "TRANSPOSE_CONV", "ADD"} & set(kinds)) == ["MUL", "TRANSPOSE_CONV"]
+    (row,) = model.quantization["difference"]
+    assert row["steps"] <= 2
+
+
 def _parities(model: TFLiteCompiledModel, shape: tuple[int, ...]) -> list[Row]:
     (entry,) = model.tensors["inputs"]
     random = np.random.default_rng(3)

@@ -15,6 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from .flat import Flat
+from .matching import MOVING_OPERATORS
 from .qdq import readers_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from .qdq import Edge, QdqFile
 
 _FACTOR = "factor_behind_rounding_"
-_RENAMING = frozenset({"EXPAND_DIMS", "RESHAPE", "SQUEEZE", "TRANSPOSE"})
 _GELU_STEPS = 3  # from Erf to the end
 
 
@@ -118,7 +118,7 @@ class Apart:
         kept = []
         for operator in flat.operators:
             source = int(operator.inputs[0])
-            if source in held and flat.op_type(operator) in _RENAMING:  # of numbers along one axis
+            if source in held and flat.op_type(operator) in MOVING_OPERATORS:  # of numbers along one axis
                 held[int(operator.outputs[0])] = held[source]
             else:
                 kept.append(operator)

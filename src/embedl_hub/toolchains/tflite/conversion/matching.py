@@ -10,8 +10,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from .flat import Flat
+
 Arrays = Mapping[str, np.ndarray]
 _CLOSE = 5e-4
+# Nodes that give back what they get, moved.
+_MOVING = frozenset({"Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+MOVING_OPERATORS = frozenset({"EXPAND_DIMS", "RESHAPE", "SQUEEZE", "TRANSPOSE"})
+"""Operators that do so."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,57 @@ def match(source: onnx.ModelProto, converted: Path, sample: Arrays, feed: Mappin
         return count
 
     of_source = {name: number_of(values) for name, values in before.items()}
-    return Match(of_source, {index: number_of(values) for index, values in after.items()})
+    of_converted = {index: number_of(values) for index, values in after.items()}
+    return _told_apart(source, Flat(converted), Match(of_source, of_converted))
+
+
+def _told_apart(source: onnx.ModelProto, flat: Flat, found: Match) -> Match:
+    """Give a number of its own to what a node computes, though on this data it gives back what it gets.
+
+    A factor of 1 does so, and a Relu of what is positive anyway. Their tensors are told by name, so only where the
+    converted model has one of that name, which is computed there too.
+    """
+    named = _named(flat, found)
+    of_source, of_converted = dict(found.of_source), dict(found.of_converted)
+    fresh = max((0, *of_source.values(), *of_converted.values()))
+    for node in source.graph.node:
+        known = {found.of_source[name]: of_source[name] for name in node.input if name in found.of_source}
+        for name in node.output:
+            before = known.get(found.of_source.get(name, 0))
+            if before is None:
+                continue
+            if name in named and node.op_type not in _MOVING:
+                fresh += 1
+                of_source[name] = fresh
+            else:
+                of_source[name] = before
+    for operator in flat.operators:
+        for index in map(int, operator.outputs):
+            if index not in of_converted:
+                continue
+            name = _source_name(flat, index, found)
+            if name is not None:
+                of_converted[index] = of_source[name]
+            else:
+                inputs = [int(at) for at in operator.inputs if at >= 0]
+                same = [at for at in inputs if found.of_converted.get(at) == found.of_converted[index]]
+                of_converted[index] = of_converted[same[0]] if same else of_converted[index]
+    return Match(of_source, of_converted)
+
+
+def _named(flat: Flat, found: Match) -> set[str]:
+    """Return the tensors of the source that an operator of the converted model computes, by their names."""
+    makers = [operator for operator in flat.operators if flat.op_type(operator) not in MOVING_OPERATORS]
+    names = (_source_name(flat, int(index), found) for operator in makers for index in operator.outputs)
+    return {name for name in names if name is not None}
+
+
+def _source_name(flat: Flat, index: int, found: Match) -> str | None:
+    """Return the tensor of the source after which one of the converted model is called, if it has its values."""
+    name = flat.name(index)
+    while name and name not in found.of_source:
+        name = name.rpartition("_")[0]  # what the converter put behind it
+    return name if name and found.of_source[name] == found.of_converted.get(index) else None
 
 
 def _source_values(model: onnx.ModelProto, sample: Arrays) -> dict[str, np.ndarray]:

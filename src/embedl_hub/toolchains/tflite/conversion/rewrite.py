@@ -52,7 +52,8 @@ def fold_linear_layers(flat: Flat, file: QdqFile, boundaries: set[int]) -> None:
         operator.builtinOptions = made
         operator.builtinOptionsType = flat.schema.BuiltinOptions.FullyConnectedOptions
     for operator in flat.operators:
-        if flat.op_type(operator) == "FULLY_CONNECTED" and int(operator.outputs[0]) not in boundaries:
+        takes = flat.op_type(operator) in ("FULLY_CONNECTED", "TRANSPOSE_CONV")
+        if takes and int(operator.outputs[0]) not in boundaries:
             _take_bias(flat, operator)
     for operator in flat.operators:
         takes = flat.op_type(operator) in (*WEIGHT_AXES, "ADD", "SUB", "MUL")
@@ -69,7 +70,8 @@ def _take_bias(flat: Flat, operator: Operator) -> None:
     after = _only_reader(flat, int(operator.outputs[0]))
     if after is None or flat.op_type(after) != "ADD" or operator.builtinOptions.fusedActivationFunction:
         return
-    if len(operator.inputs) > 2 and operator.inputs[2] >= 0:
+    place = PLACES.get(flat.op_type(operator), (0, 1, 2))[2]
+    if len(operator.inputs) > place and operator.inputs[place] >= 0:
         return
     others = [int(at) for at in after.inputs if int(at) != int(operator.outputs[0])]
     bias = flat.constant(others[0]) if others else None
@@ -77,7 +79,7 @@ def _take_bias(flat: Flat, operator: Operator) -> None:
     if bias is None or bias.size != channels or bias.shape[-1] != channels:
         return
     index = flat.add_constant(flat.name(others[0]), np.ascontiguousarray(bias.reshape(-1)))
-    operator.inputs = [int(operator.inputs[0]), int(operator.inputs[1]), index]
+    operator.inputs = [*(int(at) for at in operator.inputs[:place]), index]
     operator.builtinOptions.fusedActivationFunction = after.builtinOptions.fusedActivationFunction
     operator.outputs = after.outputs
     flat.graph.operators.remove(after)
@@ -182,7 +184,8 @@ class Rewriter:
             return self._made[index, chain[:1]]
         if (index, ()) in self._made:
             return self._made[index, ()]
-        return next(made for (at, formats), made in self._made.items() if at == index and len(formats) == 1)
+        made = (made for (at, formats), made in self._made.items() if at == index and len(formats) == 1)
+        return next(made, index)  # what no operator makes is there as it is: what a recurrent one keeps
 
     def _rounded(self, index: int, chain: Chain, now: int) -> int:
         if (index, chain) not in self._made:
