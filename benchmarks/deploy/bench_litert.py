@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 OURS, THEIRS, FLOAT = "litert dialect", "ai-edge-quantizer", "float"
 PACKAGES = ("torch", "onnx", "ai-edge-litert", "numpy")
-TARGET = "onnxruntime-x86"
+TARGET = "litert"
 CALIBRATION, SEEN = 16, 8
 WORTH_DB = 1.0
 
