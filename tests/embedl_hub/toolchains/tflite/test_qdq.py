@@ -184,11 +184,12 @@ def test_what_deploy_predicts_is_what_runs() -> None:
     net.constant("term.z", -28, np.int8)
     term = net.node("DequantizeLinear", ["term", "term.s", "term.z"], "term.d")
     more = net.qdq(net.node("Add", [smooth, term], "more"), 0.06, -120)
-    contract = check(net.model(free, odd, valid, mean, more), "litert")
+    deep = net.qdq(net.node("SpaceToDepth", [same], "deep", blocksize=2), 0.05, -128)
+    contract = check(net.model(free, odd, valid, mean, more, deep), "litert")
     assert contract.disagreements == (), str(contract)
     assert {row.node for row in contract.rows if row.is_integer} == {
         "Sigmoid:s256", "MaxPool:same", "MaxPool:valid", "Sub:less", "Pow:square", "AveragePool:even",
-        "ReduceMean:mean", "Erf:curve", "Add:more",
+        "ReduceMean:mean", "Erf:curve", "Add:more", "SpaceToDepth:deep",
     }  # fmt: skip
     assert {row.state for row in contract.rows if row.node in ("Div:narrow", "Mul:half")} == {"taken"}
     reasons = {row.node: row.reason for row in contract.rows}

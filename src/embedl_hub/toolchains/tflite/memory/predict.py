@@ -20,7 +20,8 @@ METHOD = "predicted from the file by LiteRT's rules for its arena"
 _OWN_BYTES = 48_000_000
 _MOST_NODES = 4000
 _DELEGATED = (
-    "the XNNPACK delegate runs it, and its memory is its own; it is predicted with xnnpack=False (--set xnnpack=false)"
+    "the XNNPACK delegate runs it, and its memory is its own; without it (xnnpack=False) it is predicted: "
+    "embedl-hub memory FILE --set xnnpack=false"
 )
 
 
