@@ -186,6 +186,8 @@ def _best_converted(
 
     Folded constants make most conversions better and some wrong, so what does not pass is converted as it came.
     """
+    from .conversion import channels
+
     work = Path(request["work"]) / ("whole" if apart is None else "apart")
     work.mkdir()
     model = Path(request["model"]) if apart is None else apart.write(work / "factors_apart.onnx")
@@ -197,6 +199,7 @@ def _best_converted(
             path = _to_tflite(source, work)
             if apart is not None:
                 apart.join(path)
+            channels.reorder_in_weights(path)
             runner = Runner(path)
             inputs, outputs = _matched(before, runner, samples, expected)
             found.append(Made(path, inputs, outputs, _check(runner, inputs, outputs, samples, expected)))

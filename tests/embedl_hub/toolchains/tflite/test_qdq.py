@@ -351,6 +351,24 @@ def test_what_changes_nothing_on_this_data_is_still_an_operator(cache: Path, tmp
     assert row["steps"] <= 2
 
 
+def test_channels_before_a_pixel_shuffle_are_ordered_in_the_weights(cache: Path, tmp_path: Path) -> None:
+    """ONNX counts them otherwise than TFLite: the convolution writes them so, and no GATHER is left."""
+    net = Graph()
+    x = net.qdq(net.input("x", [1, 8, 6, 6]), 0.03, 5)
+    weights = [net.weight("w1", (16, 8, 1, 1)), _with_bias(net, "w1", 0.03, "b1", 16)]
+    first = net.qdq(net.node("Relu", [net.node("Conv", [x, *weights], "c1")], "r1"), 0.05, -128)
+    up = net.qdq(net.node("DepthToSpace", [first], "up", blocksize=2, mode="CRD"), 0.05, -128)
+    net.node("Identity", [net.qdq(net.node("Conv", [up, net.weight("w2", (4, 4, 1, 1))], "c2"), 0.06, 3)], "y")
+    onnx.save(net.model("y"), tmp_path / "net.onnx")
+    with HubContext("qdq", home=tmp_path / "home") as ctx:
+        model = TFLiteCompiler().run(ctx, tmp_path / "net.onnx")
+    kinds = [layer.op_type for layer in read_graph(model.path.local()).operators]
+    assert kinds == ["QUANTIZE", "CONV_2D", "DEPTH_TO_SPACE", "CONV_2D", "DEQUANTIZE"]
+    assert model.quantization["left_float"] == []
+    (row,) = model.quantization["difference"]
+    assert row["steps"] <= 1
+
+
 def _parities(model: TFLiteCompiledModel, shape: tuple[int, ...]) -> list[Row]:
     (entry,) = model.tensors["inputs"]
     random = np.random.default_rng(3)

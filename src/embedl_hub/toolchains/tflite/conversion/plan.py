@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -354,6 +354,9 @@ class Planner:
         axis = WEIGHT_AXES[kind]
         if constant.scale.size not in (1, values.shape[axis]):
             return f"its weight has {constant.scale.size} scales for {values.shape[axis]} channels"
+        if constant.scale.size > 1 and constant.axis is not None:
+            order = _order(constant.values, constant.axis, values, axis)
+            constant = replace(constant, scale=constant.scale[order]) if len(order) == constant.scale.size else constant
         scale = constant.scale.reshape([-1 if at == axis else 1 for at in range(values.ndim)])
         codes = np.rint(values / np.where(scale == 0, 1, scale))
         if np.abs(codes).max(initial=0) > 128 or not np.array_equal((codes.astype(np.float32) * scale), values):
@@ -372,6 +375,19 @@ class Planner:
                 continue
             reason = f"TFLite has no tensor for {node.input[edge[1]]!r}, so its rounding is left out"
             self._plan.refused.append(Refused(node.name, node.op_type, reason))
+
+
+def _order(source: np.ndarray, axis: int, converted: np.ndarray, own: int) -> np.ndarray:
+    """Return which of the source's channels each of a converted weight's is, told by values; fewer where none fits."""
+    left = {at: fingerprint(np.take(source, at, axis)) for at in range(source.shape[axis])}
+    found = []
+    for at in range(converted.shape[own]):
+        wanted = fingerprint(np.take(converted, at, own))
+        match = at if left.get(at) == wanted else next((key for key, value in left.items() if value == wanted), None)
+        if match is not None:
+            found.append(match)
+            del left[match]
+    return np.asarray(found, np.int64)
 
 
 def _joined(first: Chain, second: Chain) -> Chain:

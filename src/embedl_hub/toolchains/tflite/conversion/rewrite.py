@@ -261,12 +261,13 @@ class Rewriter:
         held = self._int32.get(values.tobytes())
         if held is not None and np.allclose(held.scale, scale, rtol=1e-5, atol=0):
             return held.codes.reshape(-1)
-        if np.any(values):
+        limits = np.iinfo(np.int32)
+        codes = np.asarray(np.clip(np.rint(values.astype(np.float64) / scale), limits.min, limits.max), np.int32)
+        if not np.allclose(codes * scale.astype(np.float64), values, rtol=1e-5, atol=0):
             reason = "its bias is float in the file, or in another scale than input times weight: rounded to int32"
             op_type = self._flat.op_type(self._before[number])
             self._plan.refused.append(Refused(", ".join(self._plan.sources[number]), op_type, reason))
-        limits = np.iinfo(np.int32)
-        return np.asarray(np.clip(np.rint(values.astype(np.float64) / scale), limits.min, limits.max), np.int32)
+        return codes
 
 
 def _format_of(plan: Plan, number: int, at: int, index: int) -> Format:
